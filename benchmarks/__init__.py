@@ -1,1 +1,1 @@
-"""What otel_torchdist costs, measured: `make bench`, or `python -m benchmarks`."""
+"""Benchmarks of the costs of otel_torchdist: `make bench`, or `python -m benchmarks`."""

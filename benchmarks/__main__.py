@@ -27,12 +27,12 @@ Done: TypeAlias = Mapping[str, Section]
 
 
 def _step_time(quick: bool, done: Done) -> Section:
-    """Measure steps. The cost of calls after a layer, if measured, predicts what a step should lose."""
+    """Measure steps, and predict their slowdown from the cost of calls after a layer, if that was measured."""
     return step_time.measure(step_time.QUICK if quick else step_time.USUAL, _call_us(done))
 
 
 def _parts(quick: bool, done: Done) -> Section:
-    """Measure the parts of recording. The composition of steps, if measured, predicts what they should lose."""
+    """Measure the parts of recording, and predict the slowdown of steps, if their composition was measured."""
     steps = parts.whole_steps(done["step_time"], _call_us(done)) if "step_time" in done else {}
     model = (step_time.QUICK if quick else step_time.USUAL).model
     return parts.measure(parts.QUICK if quick else parts.USUAL, model, steps)

@@ -64,8 +64,8 @@ def _distribution() -> Panel:
     return heat_of_buckets(
         About(
             "Distribution of latency",
-            "Operations per second, by duration. A second band above the usual one is bad: those calls wait for "
-            "something.",
+            "Operations per second, by duration. A second band above the usual band is bad: its calls wait for "
+            "a late rank or a slow link.",
             "ops",
             _NO_CALLS,
         ),
@@ -80,8 +80,8 @@ def _wait_and_transfer() -> Panel:
     return stacked(
         About(
             "Wait against transfer",
-            "Mean over all calls of the selected groups: the wait for the last rank of the node, and the rest. A long "
-            "wait is bad and caused by a rank; a long rest is caused by the network or by the size.",
+            "Mean over all calls of the selected groups: the wait for the last rank of the node, and the transfer. "
+            "A long wait is bad and caused by a rank; a long transfer is caused by the network or by the size.",
             "s",
             _NO_CALLS,
         ),
@@ -95,9 +95,9 @@ def _wait_and_transfer() -> Panel:
 def _comes_last() -> Panel:
     return bars(
         About(
-            "Who comes last",
+            "Last to arrive",
             "Share of the compared collectives in which the rank was the last on its node, over five minutes. One rank "
-            "far above the others is bad if the others lose time to it.",
+            "far above the others is bad if other ranks lose time to it.",
             "percentunit",
             _NOT_COMPARED,
         ),
@@ -111,7 +111,7 @@ def _comes_last() -> Panel:
 def _makes_wait() -> Panel:
     return bars(
         About(
-            "Time that others lose to a rank",
+            "Time that the others waited for a rank",
             "Share of time in which the other ranks of the node waited for this rank alone, over five minutes. From "
             "10 % on, the rank is a straggler.",
             "percentunit",

@@ -12,6 +12,7 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import TimeZoneBrowser
 from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, RowPanel, VariableModel
+from grafana_foundation_sdk.models.table import Options as TableOptions
 
 from grafana import variables
 from grafana.links import title_of, to_the_others
@@ -54,6 +55,8 @@ def dashboard_json(
         panel.id_val = number
         if not isinstance(panel, RowPanel) and panel.options is None:
             panel.options = {}  # Grafana's schema does not allow null here
+        elif not isinstance(panel, RowPanel) and isinstance(panel.options, TableOptions):
+            panel.options.footer = None  # Grafana 12.2 moved it to the fields, and Grafana 13's schema refuses it here
     for variable in dashboard.templating.list_val or []:
         variable.auto = variable.auto_min = variable.auto_count = None  # fields of interval variables only
     return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -45,7 +45,7 @@ _TOO_MUCH_OVERHEAD: Final = Limits(warn=None, bad=0.005)
 def sections() -> list[Section]:
     """Return the rows of the dashboard."""
     return [
-        Section("Now", (*_health(), *_speed(), _stalls())),
+        Section("Now", (_stalls(), *_health(), *_speed())),
         Section("Ranks", (_ages(),)),
         Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
         Section("Machine", (_memory(), _memory_pressure())),
@@ -78,7 +78,7 @@ def _health() -> list[Panel]:
         number(
             About(
                 "Stalled groups",
-                "Process groups with a stalled operation now. Any is bad; the table below has the verdict.",
+                "Process groups with a stalled operation now. Any is bad; the table above has the verdict.",
                 "short",
                 _NO_DATA,
             ),
@@ -150,6 +150,7 @@ def _stalls() -> Panel:
             Column("Value", "Since", unit="dateTimeFromNow"),
             Column("trace_id", "Trace", links=to_the_trace()),
         ],
+        height=5,
     )
 
 
@@ -217,16 +218,16 @@ def _communication() -> Panel:
         About(
             "Share of time in communication",
             "Blocked: threads of the rank were in operations or in waits for them, which delays the step; above the "
-            "line at 5 % is bad. In flight: an operation was in progress, perhaps beside computation; this alone is "
+            "line at 5 % is bad. Communicating: an operation was in flight, perhaps beside computation; this alone is "
             "not bad.",
             "percentunit",
             _NO_DATA,
         ),
         [
             Query(f"avg({_BLOCKED})", "blocked, mean"),
-            Query(f"avg({_IN_FLIGHT})", "in flight, mean"),
+            Query(f"avg({_IN_FLIGHT})", "communicating, mean"),
             Query(worst_in_range(WORST, _BLOCKED, "rank"), "blocked, rank {{rank}}"),
-            Query(worst_in_range(WORST, _IN_FLIGHT, "rank"), "in flight, rank {{rank}}"),
+            Query(worst_in_range(WORST, _IN_FLIGHT, "rank"), "communicating, rank {{rank}}"),
         ],
         _TOO_MUCH_COMMUNICATION,
     )
@@ -292,7 +293,7 @@ def _checkpoint_time() -> Panel:
         About(
             "Time in stages of checkpoints",
             "Seconds that the slowest of the selected ranks spends in each stage of a checkpoint. "
-            "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` are its own work.",
+            "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` do not.",
             "s",
             "no checkpoint",
         ),

@@ -13,13 +13,13 @@ _OFF: Final = "values are not checked: see OTEL_PYTHON_TORCHDIST_NUMERICS"
 _SERIES: Final = "rank, group, operation"
 _LEGEND: Final = "rank {{rank}}, {{operation}} in {{group}}"
 _THIRD: Final = 8
-_ANY: Final = Limits(warn=1, bad=1)
+_ANY: Final = Limits(warn=None, bad=1)
 
 
 def sections() -> list[Section]:
     """Return the rows of the dashboard."""
     return [
-        Section("Findings", (_non_finite(), _sampled(), _skipped(), _findings())),
+        Section("Findings", (_findings(), _non_finite(), _sampled(), _skipped())),
         Section("Values", (_norms("norm"), _norms("absmax"), _outliers(), _headroom())),
         Section("Loss scaling", (_skips_over_time(), _scale())),
     ]
@@ -75,7 +75,7 @@ def _findings() -> Panel:
     return rows(
         About(
             "Findings",
-            "The first ranks with a value that is not finite (non_finite), and ranks with different results although "
+            "The first ranks with a non-finite value (non_finite), and ranks with different results although "
             "all must be equal (diverged). Any row is bad.",
             "none",
             "no finding",
@@ -115,7 +115,7 @@ def _outliers() -> Panel:
         About(
             "Norms against the other ranks",
             f"Norm of a rank's inputs as a multiple of its group's median; the {ROWS} largest. A rank far above 1 for "
-            "long has other data or other weights than the rest. Ranks that shard a model differ legitimately.",
+            "long has other data or other weights than its peers. Ranks that shard a model differ legitimately.",
             "none",
             _OFF,
         ),

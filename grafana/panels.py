@@ -15,7 +15,7 @@ from grafana_foundation_sdk.builders.common import GraphThresholdsStyleConfig, S
 from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
 from grafana_foundation_sdk.builders.heatmap import CellValues, FilterValueRange, HeatmapColorOptions, YAxisConfig
 from grafana_foundation_sdk.builders.prometheus import Dataquery
-from grafana_foundation_sdk.models.common import GraphTresholdsStyleMode, StackingMode
+from grafana_foundation_sdk.models.common import GraphThresholdsStyleMode, StackingMode, TooltipDisplayMode
 from grafana_foundation_sdk.models.dashboard import (
     DataTransformerConfig,
     DynamicConfigValue,
@@ -31,9 +31,13 @@ Panel: TypeAlias = stat.Panel | timeseries.Panel | table.Panel | heatmap.Panel |
 
 _P = TypeVar("_P", stat.Panel, timeseries.Panel, table.Panel, heatmap.Panel, bargauge.Panel)
 
-GREEN: Final = "green"
-ORANGE: Final = "orange"
-RED: Final = "red"
+GOOD: Final = "green"
+WARN: Final = "yellow"
+BAD: Final = "red"
+"""Colors of states, as in the terminal and on the live page: good; deserves attention, such as a wait; bad."""
+PLAIN_TEXT: Final = "text"
+PLAIN_BAR: Final = "blue"
+"""Colors of values that are neither good nor bad: that of text, and that of all_reduce on the live page."""
 
 FULL: Final = 24
 HALF: Final = 12
@@ -74,15 +78,16 @@ class Limits:
 
     def steps(self) -> ThresholdsConfig:
         """Return the thresholds for Grafana: each color with the value from which it applies."""
-        steps = [Threshold(color=GREEN)]
+        steps = [Threshold(color=GOOD)]
         if self.warn is not None:
-            steps.append(Threshold(value=self.warn, color=ORANGE))
-        steps.append(Threshold(value=self.bad, color=RED))
+            steps.append(Threshold(value=self.warn, color=WARN))
+        steps.append(Threshold(value=self.bad, color=BAD))
         return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-PLAIN: Final = ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(color=GREEN)])
-"""Thresholds without a bad value."""
+def _plain(color: str) -> ThresholdsConfig:
+    """Return thresholds without a bad value."""
+    return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(color=color)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class Column:
 
 def number(about: About, query: Query, limits: Limits | None = None, span: int = 4) -> stat.Panel:
     """Return a panel with one number, and a sparkline behind it."""
-    panel = _described(stat.Panel(), about, span=span, height=4).thresholds(limits.steps() if limits else PLAIN)
+    panel = _described(stat.Panel(), about, span=span, height=4)
+    panel.thresholds(limits.steps() if limits else _plain(PLAIN_TEXT))
     return panel.with_target(_over_time("A", query))
 
 
@@ -115,7 +121,7 @@ def lines(about: About, queries: Sequence[Query], limits: Limits | None = None, 
         panel.with_target(_over_time(ref, query))
     if limits:
         panel.thresholds(limits.steps())
-        panel.thresholds_style(GraphThresholdsStyleConfig().mode(GraphTresholdsStyleMode.DASHED))
+        panel.thresholds_style(GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
     return panel
 
 
@@ -125,7 +131,12 @@ def stacked(about: About, queries: Sequence[Query], span: int = HALF) -> timeser
 
 
 def rows(
-    about: About, queries: Sequence[Query], columns: Sequence[Column], sort: str = "", span: int = FULL
+    about: About,
+    queries: Sequence[Query],
+    columns: Sequence[Column],
+    sort: str = "",
+    span: int = FULL,
+    height: int = 8,
 ) -> table.Panel:
     """Return a table of current values; results with equal labels are merged into one row.
 
@@ -135,8 +146,9 @@ def rows(
         columns: The columns to show, from left to right.
         sort: Heading of the column to sort by, largest values first; '' for the order of the queries.
         span: Width of the panel.
+        height: Height of the panel, in rows of Grafana's grid of 30 pixels.
     """
-    panel = _described(table.Panel(), about, span=span, height=8)
+    panel = _described(table.Panel(), about, span=span, height=height)
     for ref, query in zip(ascii_uppercase, queries, strict=False):
         panel.with_target(_now(ref, query).format(PromQueryFormat.TABLE))
     if len(queries) > 1:
@@ -155,7 +167,7 @@ def rows(
 def bars(about: About, query: Query, limits: Limits | None = None, span: int = HALF) -> bargauge.Panel:
     """Return a panel with a bar for the current value of each series, longest first."""
     panel = _described(bargauge.Panel(), about, span=span, height=8).min(0)
-    return panel.thresholds(limits.steps() if limits else PLAIN).with_target(_now("A", query))
+    return panel.thresholds(limits.steps() if limits else _plain(PLAIN_BAR)).with_target(_now("A", query))
 
 
 def heat_by_row(about: About, queries: Sequence[Query], hottest: float, span: int = FULL) -> heatmap.Panel:
@@ -177,7 +189,7 @@ def heat_of_buckets(about: About, expr: str, axis_unit: str, span: int = HALF) -
 
 def _heat(about: About, colors: HeatmapColorOptions, axis: YAxisConfig, span: int) -> heatmap.Panel:
     panel = _described(heatmap.Panel(), about, span=span, height=8).calculate(False)
-    return panel.color(colors).cell_values(CellValues().unit(about.unit)).y_axis(axis).show_tooltip()
+    return panel.color(colors).cell_values(CellValues().unit(about.unit)).y_axis(axis).mode(TooltipDisplayMode.SINGLE)
 
 
 def _colors(scale: HeatmapColorScale) -> HeatmapColorOptions:

@@ -75,8 +75,8 @@ def _over_time() -> Panel:
     return lines(
         About(
             "Stalled over time",
-            "Is 1 while an operation of the group is stalled. Lines at regular intervals point to something periodic, "
-            "such as a checkpoint.",
+            "Shows 1 while an operation of the group is stalled. Lines at regular intervals point to a periodic "
+            "cause, such as a checkpoint.",
             "short",
             "no stall in this time",
         ),
@@ -111,23 +111,23 @@ def _sequences() -> Panel:
     return rows(
         About(
             "Last collective of each rank",
-            "Sequence numbers of the last collective that a rank has entered and finished in a group, and its distance "
-            f"from the furthest rank; the {ROWS} ranks that are most behind. Inspect the rank that is behind while "
+            "Sequence numbers of the last collective that a rank has entered in a group, and of the last that has "
+            f"ended on it; the {ROWS} ranks that are furthest behind the others. Inspect the rank that is behind while "
             "others wait.",
             "none",
             "no collective",
         ),
         [
             Query(behind, "rank {{rank}} in {{group}}, behind"),
-            Query(of_these("torchdist_last_started_sequence"), "rank {{rank}} in {{group}}, started"),
-            Query(of_these("torchdist_last_completed_sequence"), "rank {{rank}} in {{group}}, completed"),
+            Query(of_these("torchdist_last_started_sequence"), "rank {{rank}} in {{group}}, entered"),
+            Query(of_these("torchdist_last_completed_sequence"), "rank {{rank}} in {{group}}, ended"),
         ],
         [
             Column("rank", "Rank"),
             Column("group", "Group"),
             Column("Value #A", "Behind"),
-            Column("Value #B", "Started"),
-            Column("Value #C", "Completed"),
+            Column("Value #B", "Entered"),
+            Column("Value #C", "Ended"),
         ],
         sort="Behind",
         span=HALF,

@@ -82,7 +82,7 @@ def _parts() -> Panel:
     return stacked(
         About(
             "Parts of a step",
-            "Shares of time, averaged over ranks; forward and the rest is the remaining time. A growing data wait is "
+            "Shares of time, averaged over ranks. `forward and the rest` is the remaining time. A growing data wait is "
             f"bad. {_ENQUEUED}",
             "percentunit",
             _NO_STEPS,
@@ -100,9 +100,9 @@ def _bounds() -> Panel:
     return lines(
         About(
             "Exposed communication, between two bounds",
-            "Share of time that communication costs, averaged over ranks. At least the time in which a thread was "
-            "blocked in it, at most the time in which any was in flight. The exact value, which depends on the "
-            "overlap, takes a profiler. A lower bound above 20 % is bad.",
+            "Share of time that communication costs, averaged over ranks. Lower bound: the time in which a "
+            "thread was blocked in it. Upper bound: the time in which an operation was in flight. The exact value "
+            "depends on the overlap and needs a profiler. A lower bound above 20 % is bad.",
             "percentunit",
             _NO_STEPS,
         ),

@@ -67,15 +67,23 @@ class Check:
         return f"{installed}: it records torch {self.torch} natively, with {self.library}{before}"
 
 
-def check(scratch: Path) -> Check:
-    """Record a call in an environment without settings, and return the outcome."""
+def check(scratch: Path, python: Path = Path(sys.executable), cache: Path | None = None) -> Check:
+    """Record a call in an environment without settings, and return the outcome.
+
+    Args:
+        scratch: Empty folder for the tape.
+        python: Python of the environment.
+        cache: Folder to use instead of the user's cache, which may have a library that comes before the package's.
+    """
     tapes = scratch / "tapes"
     tapes.mkdir(mode=0o700)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_REMOVED_PREFIXES)}
     environ |= {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_READER": "none"}
     environ |= {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
     environ["GLOO_SOCKET_IFNAME"] = "lo"
-    command = [sys.executable, str(_FIRST_CALL), str(tapes)]
+    if cache:
+        environ["XDG_CACHE_HOME"] = str(cache)
+    command = [str(python), str(_FIRST_CALL), str(tapes)]
     try:
         done = subprocess.run(
             command, cwd=scratch, env=environ, capture_output=True, text=True, timeout=_LIMIT_S, check=False

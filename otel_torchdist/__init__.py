@@ -142,7 +142,7 @@ __all__ = [
 ]
 
 # Imported at their first use: every `import torch` imports this package if it is installed, and must not become slower.
-_HOMES = {
+_MODULES = {
     "Config": "otel_torchdist.config",
     "Hooks": "otel_torchdist.capture.tensors.hooks",
     "OperationCall": "otel_torchdist.capture.tensors.hooks",
@@ -157,9 +157,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name at its first use (PEP 562)."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
+    value: object = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

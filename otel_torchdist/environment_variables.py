@@ -1,7 +1,21 @@
 """The environment variables that otel_torchdist reads, with their meanings: the user's reference.
 
 Booleans are true only for ``true`` (in any case). Durations are whole milliseconds. An empty value counts as
-unset. An invalid value gives one warning, and the default is used.
+unset. An invalid value gives one warning, and counts as unset.
+
+Settings come from four sources. The first that has a setting decides:
+
+- the environment variable
+- the file in OTEL_CONFIG_FILE (OpenTelemetry's declarative configuration)
+- the file on the node (see OTEL_PYTHON_TORCHDIST_CONFIG)
+- the default
+
+Both files are YAML or JSON, with the same keys. Our settings are below ``instrumentation/development``, ``python``,
+``torch_distributed``. A key is the end of the variable's name in lower case: ``stall_timeout: 30000``. Listing
+``torch_distributed`` switches recording on, unless ``enabled: false`` is below it. ``${VAR}`` and ``${VAR:-default}``
+are replaced from the environment. The top-level key ``disabled``, and host and port of a ``prometheus/development``
+exporter, count as OTEL_SDK_DISABLED, OTEL_EXPORTER_PROMETHEUS_HOST and OTEL_EXPORTER_PROMETHEUS_PORT.
+``docs/rollout.md`` has examples, and the precedence of exporters.
 """
 
 OTEL_PYTHON_TORCHDIST_ENABLED = "OTEL_PYTHON_TORCHDIST_ENABLED"
@@ -13,6 +27,29 @@ never create one (torchrun itself, DataLoader workers) are not affected. An inva
 ranks, when they create their first process group.
 Requires torch's entry points: ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` disables this switch too.
 Default: "false"
+"""
+
+OTEL_PYTHON_TORCHDIST_SHARE = "OTEL_PYTHON_TORCHDIST_SHARE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_SHARE
+
+The share of jobs that are recorded, from 0 to 1. A hash of the job's id decides, so all ranks of a job decide alike,
+on all nodes and after a restart, and a larger share includes all jobs of a smaller one. The id is the job id of Slurm,
+PBS, LSF, Flux or Ray, the name of the Kubernetes Job in ``K8S_JOB_NAME``, torchrun's ``--rdzv-id``, or the address in
+``MASTER_ADDR`` and ``MASTER_PORT``. A job without any of these is recorded only with a share of 1. A share in a file
+does not apply to a job that a source above this file switches on: its user wants it recorded.
+Default: "1"
+"""
+
+OTEL_PYTHON_TORCHDIST_CONFIG = "OTEL_PYTHON_TORCHDIST_CONFIG"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_CONFIG
+
+The node's configuration file, an absolute path. With it, a platform team switches recording on, off, or on for a share
+of jobs, without a change to the jobs: see ``docs/rollout.md``. Ranks read it when they create the first process group.
+If it belongs to a user other than root and the job's user, or if others can write to it, it is not used, with one
+warning. ``/dev/null`` stands for no file. This setting has no key in files.
+Default: "/etc/otel_torchdist/config.yaml"
 """
 
 OTEL_PYTHON_TORCHDIST_READER = "OTEL_PYTHON_TORCHDIST_READER"
@@ -50,8 +87,8 @@ OTEL_PYTHON_TORCHDIST_AGENT_LINGER = "OTEL_PYTHON_TORCHDIST_AGENT_LINGER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_AGENT_LINGER
 
-Time, in milliseconds, that an agent started by ranks keeps running after the last rank has ended. It waits for one
-more scrape of ``/metrics``, after which it exits, and for restarted ranks.
+Time, in milliseconds, that an agent started by ranks keeps running after the last rank has ended: a launcher may
+restart ranks that failed. If all ranks have finished, the agent exits after one more scrape of ``/metrics``.
 Default: "60000"
 """
 
@@ -94,7 +131,7 @@ OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY = "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY"
 .. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY
 
 Sampling interval N: one in N operations is sampled, the same on all ranks. Messages above 1 MiB are sampled more
-rarely, at the same rate of bytes. Must be the same on all ranks.
+rarely, in proportion to their size. Must be the same on all ranks.
 Default: "64"
 """
 
@@ -220,6 +257,36 @@ fatal, so ``abort`` is never a default.
 Default: "log"
 """
 
+OTEL_PYTHON_TORCHDIST_ON_MACHINE = "OTEL_PYTHON_TORCHDIST_ON_MACHINE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ON_MACHINE
+
+Actions on a machine that a verdict blames, in the form of OTEL_PYTHON_TORCHDIST_ON_FINDING. They run without a grace
+period, once for each incident, in the agent that judges, if the advice is to drain the machine (an Xid, a lost GPU,
+uncorrected memory errors, a link down, uninterruptible sleep) or to leave it out of the job's next start (its second
+incident, see OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENTS). ``deploy/actions`` has commands for Slurm, Kubernetes and
+webhooks.
+Default: "log"
+"""
+
+OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENTS = "OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENTS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENTS
+
+A directory that outlives the job and that its nodes share, an absolute path, in which incidents of machines are
+counted. It is created if missing, for this user alone. Empty: none are counted, and a machine is blamed for evidence
+only.
+Default: ""
+"""
+
+OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENT_DAYS = "OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENT_DAYS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE_INCIDENT_DAYS
+
+Number of days after which an incident of a machine no longer counts.
+Default: "7"
+"""
+
 OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE = "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE
@@ -311,6 +378,25 @@ number is reduced, with a warning, if the tapes of all live ranks would take mor
 Default: "16384"
 """
 
+OTEL_PYTHON_TORCHDIST_OFF_FILE = "OTEL_PYTHON_TORCHDIST_OFF_FILE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_OFF_FILE
+
+While this file exists, nothing is recorded on this node. An absolute path. Running jobs obey within two seconds, and
+record again once it is gone. The file ``off`` in the base directory of the tapes does the same for one user's jobs.
+Default: "/etc/otel_torchdist/off"
+"""
+
+OTEL_PYTHON_TORCHDIST_OVERHEAD_BUDGET = "OTEL_PYTHON_TORCHDIST_OVERHEAD_BUDGET"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_OVERHEAD_BUDGET
+
+Per cent of a step that recording may take, a number from 0 to 100. A rank over its budget for 15 s records less, by
+steps: first no checks of values in tensors, then no intervals of optimizers, data waits and backward passes, then no
+lines that call operations. Operations are still all recorded. 0 means no limit.
+Default: "1"
+"""
+
 OTEL_PYTHON_TORCHDIST_OTLP_FILE = "OTEL_PYTHON_TORCHDIST_OTLP_FILE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_OTLP_FILE
@@ -375,6 +461,26 @@ are removed. Archives of ended runs are never removed.
 Default: "1073741824" (1 GiB)
 """
 
+OTEL_PYTHON_TORCHDIST_BUNDLES = "OTEL_PYTHON_TORCHDIST_BUNDLES"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_BUNDLES
+
+The directory into which the agent writes a bundle of evidence on each stall, on each crash and at the end of a run, an
+absolute path on storage that outlives the job. ``otel-torchdist diagnose`` reads such a file on any machine, long after
+the job is gone. Several nodes and jobs can share the directory. If empty: no bundles.
+Default: ""
+"""
+
+OTEL_PYTHON_TORCHDIST_BUNDLE_BYTES = "OTEL_PYTHON_TORCHDIST_BUNDLE_BYTES"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_BUNDLE_BYTES
+
+The number of bytes that this user's bundles may take in that directory, of all jobs and nodes, at least 1048576. The
+oldest are removed to make room. A bundle takes at most half of it, and holds only the newest records of each tape if
+all do not fit.
+Default: "1073741824" (1 GiB)
+"""
+
 OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL = "OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
@@ -415,6 +521,17 @@ The address of the pages on verdicts and findings, for links on the live page an
 the like follow it. Without it the live page links to the pages that its agent serves at ``/docs``, and the log has no
 links. Alerts take it from Prometheus's external label ``torchdist_docs_url`` instead.
 Default: ""
+"""
+
+OTEL_CONFIG_FILE = "OTEL_CONFIG_FILE"
+"""
+.. envvar:: OTEL_CONFIG_FILE
+
+OpenTelemetry's own: the path of a declarative configuration. It decides alone where spans, metrics and events go:
+``OTEL_TRACES_EXPORTER``, ``OTEL_EXPORTER_OTLP_ENDPOINT`` and the like are ignored, as the specification requires. This
+needs the extra ``config`` (``pip install opentelemetry-configuration``). If the file cannot be used, one warning says
+why, and the variables decide.
+Default: none
 """
 
 OTEL_SDK_DISABLED = "OTEL_SDK_DISABLED"

@@ -3,6 +3,8 @@
 * TorchDistError
   Commands print these:
   + TapeError             errors                             a tape or its directory cannot be created or read
+  + OtherFormatError      formats                            a tape, archive or bundle has another format
+  + RunError              errors                             a run cannot be found or read, or lacks the requested data
   + SeveralRunsError      node.job.runs.runs                 the first digits of a run's id match more than one run
   + FolderError           cli.export.flight_recorder         dumps cannot be written, or would replace other files
   + OutputError           system.files.outputs               a file cannot be written, or would replace another file
@@ -16,6 +18,7 @@
   + NoLibraryError        native.library                     there is no native library for this torch
   + DamagedSegmentError   sources.archive.columns            a part of an archive is damaged
   + UnreadableError       sources.flight.reading.limits      a possible dump or archive cannot be read
+  + BundleTooLargeError   sources.bundles.folder             a bundle of evidence exceeds the bound of its directory
   + TooLargeError         system.files.unpacking             a file unpacks to more than the limit
   + PickleError           sources.flight.reading.pickles     a pickle is damaged, or holds more than plain data
   + DumpError             sources.flight.reading.decoding    a file is not a flight recorder's dump, or is damaged
@@ -27,6 +30,7 @@
   + ChildrenAwaitedError  agent.launch.detached              the program would reap a new agent
   + ChildError            agent.path_watch.child             the critical path's process has failed
   + NoAnswerError         agent.exchange.client              an agent of another node did not answer
+  + OtherProtocolError    agent.exchange.client              an agent of another node has another protocol
   + HeadTooLargeError     show.serving.clients               a client's request line and headers are too large
   + WireError             agent.exchange.wire                a message of another agent cannot be decoded
 
@@ -36,6 +40,8 @@ Code that calls the modules above directly can catch `TorchDistError`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class TorchDistError(Exception):
     """Base class of all exceptions of this package."""
@@ -43,3 +49,16 @@ class TorchDistError(Exception):
 
 class TapeError(TorchDistError):
     """A tape or its directory cannot be created or read. The message names it and gives the reason."""
+
+
+class RunError(TorchDistError):
+    """A run cannot be found or read, or does not record the requested data. The message gives the reason.
+
+    Attributes:
+        warnings: Files that could not be read, with reasons.
+    """
+
+    def __init__(self, message: str, warnings: Iterable[str] = ()) -> None:
+        """Create the error with its message."""
+        super().__init__(message)
+        self.warnings = tuple(warnings)

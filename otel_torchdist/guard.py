@@ -1,7 +1,7 @@
 """Contains our errors: they are logged at a bounded rate, and never raised into the training code.
 
 The program's exceptions propagate unchanged. Only our code runs under a guard, but a signal handler may run inside it:
-see `is_programs`.
+see `is_from_program`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class _Errors:
-    """The errors of one place: time of the last log line, and number of errors since."""
+    """The errors at one location: time of the last log line, and number of errors since."""
 
     __slots__ = ("logged_at", "unlogged")
 
@@ -42,7 +42,7 @@ class _Errors:
 
 
 class ErrorLog:
-    """Log of errors: each place's first error with its traceback, then at most one line a minute with a count.
+    """Log of errors: the first error at each location with its traceback, then at most one line a minute with a count.
 
     It takes no lock, because the hot path reports here: at worst, two threads log one line too many.
     """
@@ -53,18 +53,18 @@ class ErrorLog:
         self._known: dict[str, _Errors] = {}
 
     def write(self, where: str, error: BaseException) -> None:
-        """Log an error, or only count it if its place was logged less than a minute ago."""
+        """Log an error, or only count it if an error at its location was logged less than a minute ago."""
         now = self._clock()
-        place = self._known.get(where)
-        if place is None:
+        errors = self._known.get(where)
+        if errors is None:
             self._known[where] = _Errors(logged_at=now)
             _logger.error("internal error in %s; the training is not affected", where, exc_info=error)
             return
-        place.unlogged += 1
-        if now - place.logged_at < _QUIET_SECONDS:
+        errors.unlogged += 1
+        if now - errors.logged_at < _QUIET_SECONDS:
             return
-        _logger.error("internal error in %s, %d more so far, the last: %r", where, place.unlogged, error)
-        place.logged_at, place.unlogged = now, 0
+        _logger.error("internal error in %s, %d more so far, the last: %r", where, errors.unlogged, error)
+        errors.logged_at, errors.unlogged = now, 0
 
 
 _errors = ErrorLog()
@@ -74,17 +74,17 @@ def contains(where: str, error: BaseException) -> bool:
     """Log one of our errors. Return False for the program's exceptions, which must propagate.
 
     Args:
-        where: The place, from a fixed set of names. The rate is bounded for each place.
+        where: The location, from a fixed set of names. The rate is bounded for each location.
         error: The caught exception. With ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true``, this always returns False.
     """
-    if not isinstance(error, Exception) or is_programs(error):
+    if not isinstance(error, Exception) or is_from_program(error):
         return False
     if os.environ.get(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "").strip().lower() == "true":
         return False
     try:
         _errors.write(where, error)
     except Exception as failure:  # from a logging handler of the program
-        if is_programs(failure):
+        if is_from_program(failure):
             raise
     return True
 
@@ -109,7 +109,7 @@ class guarded:
     For cold paths. A guarded function returns None if it failed. The program's exceptions propagate.
 
     Args:
-        where: The place, as for ``report``.
+        where: The location, as for ``report``.
     """
 
     def __init__(self, where: str) -> None:
@@ -149,13 +149,14 @@ _OURS: Final = __package__ or "otel_torchdist"
 _OUR_THREADS: Final = ("otel-torchdist", "torchdist-")
 _TORCH_CALLS: Final = frozenset({"mpmath", "numpy", "sympy", "typing_extensions"})
 _CALLED_BY_US: Final = frozenset({"builtins", "torch", _OURS}) | _TORCH_CALLS | sys.stdlib_module_names
-"""Packages that our code calls on the program's threads, besides `_CALLS_OTHERS`."""
-_CALLS_OTHERS: Final = frozenset({"importlib", "logging", "opentelemetry", "warnings", "_frozen_importlib"})
+"""Packages that our code calls on the program's threads, besides `_CALL_PLUG_INS`."""
+_CALL_PLUG_INS: Final = frozenset({"importlib", "logging", "opentelemetry", "warnings", "_frozen_importlib"})
 """Packages that call the program's plug-ins. Exceptions of these plug-ins are a consequence of our call."""
-_BY_STATEMENT: Final = frozenset({opcode.opmap["RAISE_VARARGS"], opcode.opmap["RERAISE"]})
+_RAISING_OPCODES: Final = frozenset({opcode.opmap["RAISE_VARARGS"], opcode.opmap["RERAISE"]})
 _WITHOUT_MESSAGE: Final = (MemoryError, StopIteration, StopAsyncIteration)
 """Built-in code raises these without a message."""
 _WITH_ARGS: Final = 0x04
+"""`inspect.CO_VARARGS`, without the import of `inspect`."""
 _call_of: Final[Callable[[Any], Any]] = operator.attrgetter("__call__")
 _plug_ins: set[CodeType] = set()
 
@@ -169,7 +170,7 @@ def calls_plug_ins(function: F) -> F:
     return function
 
 
-def is_programs(error: BaseException) -> bool:
+def is_from_program(error: BaseException) -> bool:
     """Return whether an exception that our code caught belongs to the program."""
     # The agent has no torch, and exceptions on our threads do not reach the program.
     if "torch" not in sys.modules or _is_our_thread():
@@ -179,11 +180,11 @@ def is_programs(error: BaseException) -> bool:
         return True
     by_plug_in = False
     for caller, entry in itertools.pairwise(entries):
-        by_plug_in = by_plug_in or caller.tb_frame.f_code in _plug_ins or _package(caller.tb_frame) in _CALLS_OTHERS
-        if not by_plug_in and _package(entry.tb_frame) not in _CALLED_BY_US | _CALLS_OTHERS:
+        by_plug_in = by_plug_in or caller.tb_frame.f_code in _plug_ins or _package(caller.tb_frame) in _CALL_PLUG_INS
+        if not by_plug_in and _package(entry.tb_frame) not in _CALLED_BY_US | _CALL_PLUG_INS:
             return True
     innermost = _package(entries[-1].tb_frame) if entries else _OURS
-    if innermost in _CALLS_OTHERS or (by_plug_in and innermost != _OURS):
+    if innermost in _CALL_PLUG_INS or (by_plug_in and innermost != _OURS):
         return False
     return _is_asynchronous(error, entries) or type(error).__module__.partition(".")[0] not in _CALLED_BY_US
 
@@ -194,7 +195,7 @@ def pass_on(error: BaseException) -> None:
     Raises:
         BaseException: `error` itself.
     """
-    if is_programs(error):
+    if is_from_program(error):
         raise error
 
 
@@ -230,15 +231,15 @@ def _package(frame: FrameType) -> str:
 
 def _has_interruption(entries: list[TracebackType]) -> bool:
     """Return whether a frame of the traceback interrupted its predecessor, instead of being called by it."""
-    others = [
+    foreign = [
         (caller.tb_frame, entry.tb_frame)
         for caller, entry in itertools.pairwise(entries)
         if _package(entry.tb_frame) != _OURS
     ]
-    if not others:  # the usual case: the signal handlers need not be collected
+    if not foreign:  # the usual case: the signal handlers need not be collected
         return False
     handlers = {code for code in map(_code_of, _handlers()) if code is not None}
-    return any(frame.f_code in handlers or _receives_frame(frame, caller) for caller, frame in others)
+    return any(frame.f_code in handlers or _receives_frame(frame, caller) for caller, frame in foreign)
 
 
 def _receives_frame(frame: FrameType, interrupted: FrameType) -> bool:
@@ -279,5 +280,5 @@ def _is_asynchronous(error: BaseException, entries: list[TracebackType]) -> bool
     if error.args or isinstance(error, _WITHOUT_MESSAGE) or not entries:
         return False
     instructions = entries[-1].tb_frame.f_code.co_code
-    place = entries[-1].tb_lasti
-    return not (0 <= place < len(instructions) and instructions[place] in _BY_STATEMENT)
+    index = entries[-1].tb_lasti
+    return not (0 <= index < len(instructions) and instructions[index] in _RAISING_OPCODES)

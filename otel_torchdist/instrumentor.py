@@ -11,14 +11,18 @@ standard `OTEL_*` variables configure. This module is not imported then.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from otel_torchdist.config import Config
-from otel_torchdist.launch.switch import SWITCH, in_this_process
+from otel_torchdist.environment_variables import OTEL_CONFIG_FILE
+from otel_torchdist.launch.switch import SWITCH, with_reader_thread
+from otel_torchdist.node.job.share import belongs_to_share
 from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
 
 if TYPE_CHECKING:
@@ -51,12 +55,30 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 each operation of this rank. `hooks`: one or several `Hooks`, which add filters. `config`: a `Config`
                 to use unchanged instead of the environment's.
         """
-        config = kwargs.pop("config", None) or in_this_process(Config.from_environment())
+        given: Config | None = kwargs.pop("config", None)
+        config = given or with_reader_thread(Config.from_environment())
+        if os.environ.get(OTEL_CONFIG_FILE) and given is None:
+            declared = _take_declared(kwargs)
+            if "share" in declared and not belongs_to_share(config.share, os.environ):
+                return
         SWITCH.turn_on(config, functools.partial(_outputs_of_providers, kwargs), kwargs)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         """Switch off and restore torch. Recorded data is exported first."""
         SWITCH.turn_off()
+
+
+def _take_declared(arguments: dict[str, Any]) -> set[str]:
+    """Remove the settings in a declarative configuration, and return their names.
+
+    OpenTelemetry's configurator passes the keys of our section as arguments. `Config` has read them from the file.
+    """
+    declared = {field.name for field in dataclasses.fields(Config)} & arguments.keys()
+    if not isinstance(arguments.get("hooks"), (str, list)):  # else it is an argument in a program
+        declared.discard("hooks")
+    for name in declared:
+        del arguments[name]
+    return declared
 
 
 def _outputs_of_providers(providers: dict[str, Any]) -> Outputs:

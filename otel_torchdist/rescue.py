@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch.distributed.tensor import DTensor
 
+from otel_torchdist.capture.upstream import training
+
 if TYPE_CHECKING:
     from otel_torchdist.capture.parts.rescue import StalledRank
 
@@ -76,7 +78,7 @@ class _Enqueued:
 class LocalShards:
     """This rank's part of a model and its optimizer: whole tensors, or shards (FSDP2, other DTensors).
 
-    It holds the parameters from its construction: while FSDP2 computes, it replaces the parameters of a module.
+    It keeps references to the parameters, because FSDP2 replaces the parameters of a module while it computes.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -208,12 +210,14 @@ class LocalShards:
         """Return the number of steps, and the version counter of each tensor."""
         state = [value for values in self._optimizer.state.values() for value in values.values()]
         tensors = [*self._tensors.values(), *filter(torch.is_tensor, state)]
-        return (self.steps, *(_local(tensor)._version for tensor in tensors))
+        return (self.steps, *(training.TENSOR_VERSION.of(_local(tensor), object()) for tensor in tensors))
 
     def _all_on_cpu(self, values: dict[str, Any], on_host: dict[str, Any]) -> dict[str, Any]:
         """Copy values of an optimizer to the CPU. Values in `on_host` are already copied."""
-        others = {key: self._on_cpu(value) for key, value in values.items() if key not in on_host and key != "params"}
-        return {**others, **{key: _to_tensors(value) for key, value in on_host.items()}}
+        on_device = {
+            key: self._on_cpu(value) for key, value in values.items() if key not in on_host and key != "params"
+        }
+        return {**on_device, **{key: _to_tensors(value) for key, value in on_host.items()}}
 
     def _on_cpu(self, value: Any) -> Any:
         if isinstance(value, tuple):  # betas, which may be tensors
@@ -221,7 +225,7 @@ class LocalShards:
         if not isinstance(value, torch.Tensor):
             return value
         local = _local(value)
-        with torch.cuda.stream(self._streams.get(local.device)):  # `None` changes nothing
+        with torch.cuda.stream(self._streams.get(local.device)):  # does nothing for `None`
             return local.detach().to("cpu", copy=True)
 
 
@@ -305,7 +309,7 @@ def save(state: object, stalled: StalledRank, directory: Path | str | None = Non
     """
     folder = Path(directory or stalled.directory) / f"step-{stalled.step if step is None else step}"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _name(stalled.rank, stalled.world_size)
+    path = folder / _file_name(stalled.rank, stalled.world_size)
     incomplete = path.with_name(f"{path.name}.incomplete")
     with open(incomplete, "wb") as stream:
         torch.save(state, stream)
@@ -327,8 +331,8 @@ def latest(directory: Path | str, rank: int, world_size: int) -> Path | None:
     """
     steps = [(int(match[1]), folder) for folder in _folders(Path(directory)) if (match := _STEP.fullmatch(folder.name))]
     for _, folder in sorted(steps, reverse=True):
-        if all((folder / _name(other, world_size)).exists() for other in range(world_size)):
-            return folder / _name(rank, world_size)
+        if all((folder / _file_name(other, world_size)).exists() for other in range(world_size)):
+            return folder / _file_name(rank, world_size)
     return None
 
 
@@ -336,5 +340,5 @@ def _folders(directory: Path) -> list[Path]:
     return list(directory.iterdir()) if directory.is_dir() else []
 
 
-def _name(rank: int, world_size: int) -> str:
+def _file_name(rank: int, world_size: int) -> str:
     return f"rank-{rank}-of-{world_size}.pt"

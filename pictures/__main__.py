@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from rich.console import Console, RenderableType
 
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.ports import free_ports
 from deploy.native.servers import DEPLOY, stack_binaries
 from deploy.native.stack import Stack

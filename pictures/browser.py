@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.browser import running_browser
 
 WIDTH = 1280
-HEIGHT = 1010
+HEIGHT = 1165
 
 
 def draw_report(path: Path, scratch: Path) -> None:

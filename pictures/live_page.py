@@ -14,7 +14,7 @@ from deploy.native.training import running, training_command, training_environme
 from tests.support.browser import running_browser
 
 WIDTH: Final = 1280
-HEIGHT: Final = 1240
+HEIGHT: Final = 1135
 INTO_THE_STALL_MS: Final = 8_000
 
 
@@ -41,6 +41,7 @@ def draw_live_page(path: Path, tapes: Path, deadline_s: float) -> None:
             page.wait_for_selector(".banner.bad pre", timeout=max(deadline - time.monotonic(), 1) * 1000)
             page.wait_for_timeout(INTO_THE_STALL_MS)
             page.screenshot(path=path)
+            page.unroute_all(behavior="ignoreErrors")  # a poll may be under way
 
 
 def _without_our_paths(route: Route) -> None:

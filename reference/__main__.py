@@ -7,14 +7,21 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from reference.compatibility import compatibility_page
 from reference.costs import keep, with_figures
 from reference.pages import metrics_page, settings_page, spans_page, with_alerts, with_tables
-from reference.rendered import rendered_pages
+from reference.python_api import with_names
+from reference.registry import registry_files
+from reference.rendered import assistant_pages, rendered_pages
 from reference.results import results_page
+from reference.schemas import schema_files
+from reference.upstream import upstream_page
 
 ROOT: Final = Path(__file__).parents[1]
 SERVED: Final = ROOT / "otel_torchdist" / "show" / "serving" / "assets"
 """Pages as HTML, which the agent serves at `/docs`."""
+RUNBOOKS: Final = ROOT / "otel_torchdist" / "cli" / "mcp" / "runbooks"
+"""Pages as Markdown, which `otel-torchdist mcp` gives to assistants."""
 
 
 def main() -> None:
@@ -46,13 +53,19 @@ def pages() -> dict[Path, str]:
     alerts = with_alerts((docs / "alerts.md").read_text(encoding="utf-8"), rules)
     return {
         docs / "settings.md": settings_page(),
+        docs / "compatibility.md": compatibility_page(),
         docs / "metrics.md": metrics_page(),
         docs / "spans.md": spans_page(),
         docs / "archive.md": with_tables((docs / "archive.md").read_text(encoding="utf-8")),
         docs / "costs.md": with_figures((docs / "costs.md").read_text(encoding="utf-8")),
         docs / "json.md": results_page(),
+        docs / "python-api.md": with_names((docs / "python-api.md").read_text(encoding="utf-8")),
+        docs / "upstream.md": upstream_page(),
         docs / "alerts.md": alerts,
+        **registry_files(docs),
+        **schema_files(docs, ROOT / "otel_torchdist"),
         **{SERVED / f"{name}.html": text for name, text in rendered_pages(docs, {"alerts": alerts}).items()},
+        **{RUNBOOKS / f"{name}.md": text for name, text in assistant_pages(docs, {"alerts": alerts}).items()},
     }
 
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 import yaml
 
 from otel_torchdist import environment_variables
-from otel_torchdist.cli.export.tables import TABLES
+from otel_torchdist.runs.tables.schema import TABLES
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.semconv import attributes, names
 from reference.constants import Constant, constants
 
-TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
+TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/runs/tables/schema.py by `make docs`: change it there. -->"
 TABLES_END: Final = "<!-- Until here. -->"
 ALERTS_BEGIN: Final = "<!-- Made from deploy/prometheus/rules/alerts.yaml by `make docs`: change it there. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
@@ -42,7 +42,7 @@ def settings_page() -> str:
     return titled_page(
         "Settings",
         "otel_torchdist/environment_variables.py",
-        _paragraph(intro.partition("\n\n")[2]),
+        *_paragraphs(intro.partition("\n\n")[2]),
         *(_setting(setting) for setting in ours),
         "## OpenTelemetry's own",
         *(_setting(setting) for setting in others),
@@ -68,6 +68,24 @@ def metrics_page() -> str:
         table(["metric", "labels", "in OpenTelemetry", "meaning"], rows),
         "## Labels and their attributes in OpenTelemetry",
         table(["label", "attribute"], labels),
+        "## Numbers that are not finite",
+        "A metric that is not a number (NaN) has no series. An infinite one is `+Inf` or `-Inf` on `/metrics`, and is "
+        "not pushed: the SDK 1.45 refuses it.",
+        "## Native and exponential histograms",
+        "`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram` pushes "
+        "exponential histograms over OTLP. Their buckets follow the durations. Prometheus, with its OTLP receiver "
+        "enabled, stores them as native histograms.",
+        "`/metrics` has histograms with fixed buckets. `prometheus_client` has native ones only as an experiment, in "
+        "OpenMetrics 2.0, which Prometheus does not request by default. With `convert_classic_histograms_to_nhcb: "
+        "true` in its scrape configuration, Prometheus stores those of `/metrics` as native histograms with the same "
+        "buckets: one series instead of 23.",
+        "## Pushed to Prometheus itself",
+        "Prometheus 3 takes OTLP (`--web.enable-otlp-receiver`, `/api/v1/otlp/v1/metrics`). Its default translation "
+        "makes the names in the first column of the pushed ones, and `torchdist_rank` of the attribute "
+        "`torchdist.rank`. With `translation_strategy: NoTranslation` the names stay as in OpenTelemetry, and a query "
+        'quotes them: `{"torchdist.operation.duration_count","torchdist.operation"="all_reduce"}`.',
+        "The dashboards, rules and alerts need the labels of `/metrics`. For them, push through the Collector, and let "
+        "Prometheus scrape that with `deploy/prometheus/prometheus.yml`, which renames the labels.",
     )
 
 
@@ -78,6 +96,9 @@ def spans_page() -> str:
         "Spans and events",
         "otel_torchdist/telemetry/semconv",
         _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
+        f"The instrumentation scope is `{semconv.SCOPE_NAME}`, with the package's version and the schema URL "
+        f"`{semconv.SCHEMA_URL}`. [Semantic conventions](semantic-conventions.md) has these names as a registry for "
+        "Weaver, and a proposal for names that all tools could share.",
         "## Spans",
         _names(name for name in all_names if name.section == SPANS),
         *(

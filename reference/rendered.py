@@ -10,10 +10,12 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from otel_torchdist.cli.mcp.pages import PAGES, address_of
 from otel_torchdist.show.serving.docs import NAMES
 
 _RENDERER: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
+_LINK: Final = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
 
 
 def rendered_pages(docs: Path, made: Mapping[str, str]) -> dict[str, str]:
@@ -25,6 +27,35 @@ def rendered_pages(docs: Path, made: Mapping[str, str]) -> dict[str, str]:
     """
     sources = {name: made.get(name) or (docs / f"{name}.md").read_text(encoding="utf-8") for name in NAMES}
     return {name: rendered(source, name) for name, source in sources.items()}
+
+
+def assistant_pages(docs: Path, made: Mapping[str, str]) -> dict[str, str]:
+    """Return the Markdown of each page that assistants can read, by its name.
+
+    Args:
+        docs: The folder with the pages.
+        made: Pages that are made from code, by name. They are newer than their files.
+    """
+    sources = {name: made.get(name) or (docs / f"{name}.md").read_text(encoding="utf-8") for name in PAGES}
+    return {name: _with_addresses(_COMMENT.sub("", source), name) for name, source in sources.items()}
+
+
+def _with_addresses(text: str, name: str) -> str:
+    """Point links at resources. A link to any other page becomes text that names the file in the repository."""
+
+    def replaced(match: re.Match[str]) -> str:
+        words, target = match.groups()
+        path, hash_sign, heading = target.partition("#")
+        page = _resolved(path, name).removesuffix(".md") if path else name
+        if ":" in path:
+            return match[0]
+        return (
+            f"[{words}]({address_of(page)}{hash_sign}{heading})"
+            if page in PAGES
+            else f"{words} ({_file(target, name)})"
+        )
+
+    return _LINK.sub(replaced, text)
 
 
 def rendered(text: str, name: str) -> str:

@@ -13,17 +13,20 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from otel_torchdist.agent.actions.document import ActionDocument
 from otel_torchdist.analysis.result import AnalysisResult
-from otel_torchdist.cli.diagnose.command import RunListResult
 from otel_torchdist.cli.diagnose.live import LiveJobResult
-from otel_torchdist.cli.diagnose.result import DiagnosisResult
+from otel_torchdist.runs.diagnosis.result import DiagnosisResult
+from otel_torchdist.runs.listing import RunListResult
 from otel_torchdist.show.live.document import LiveAnswer
 from reference.pages import on_a_line, table, titled_page
 
 _INTRO: Final = (
     "`--json` prints one document. Keys are only ever added within a schema. Numbers are raw, with the unit in the "
-    "key; unknown values are null. Keys of maps are text, also where they are ranks."
+    "key; unknown values are null. Keys of maps are text, also where they are ranks. As JSON Schema (2020-12): "
+    "[`diagnose`](schemas/diagnose.2.json), [actions](schemas/action.1.json)."
 )
+_ACTIONS: Final = "What a `command` among the [actions](actions.md) gets on its standard input."
 _LIVE: Final = (
     "What the [live page](live-page.md) draws. It may change with any version, and has no schema: "
     "[`/metrics`](metrics.md) is the interface for programs."
@@ -43,8 +46,9 @@ def results_page() -> str:
         for command, results in _COMMANDS.items()
         for part in (f"## `{command}`", *(part for result in results for part in _new_sections(result, seen)))
     ]
+    actions = ("## Actions", _ACTIONS, *_new_sections(ActionDocument, seen))
     live = ("## `/live.json`", _LIVE, *_new_sections(LiveAnswer, seen))
-    return titled_page("JSON results", "docstrings of structs", _INTRO, *commands, *live)
+    return titled_page("JSON results", "docstrings of structs", _INTRO, *commands, *actions, *live)
 
 
 def _new_sections(struct: type, seen: dict[type, None]) -> Iterator[str]:
@@ -76,9 +80,14 @@ def _inside(hint: Any) -> Iterator[type]:
         yield from _inside(argument)
 
 
+def parts_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """Return the summary of a docstring, and the meanings of the attributes."""
+    summary, _, attributes = inspect.cleandoc(docstring).partition("Attributes:")
+    return summary, dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE))
+
+
 def _section(struct: type) -> Iterator[str]:
-    summary, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:")
-    meanings = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE))
+    summary, meanings = parts_of(struct.__doc__ or "")
     hints = typing.get_type_hints(struct)
     rows = [[f"`{key}`", _json_type(hints[name]), on_a_line(meanings[name])] for name, key in _keys(struct).items()]
     yield f"### {struct.__name__}"
@@ -90,7 +99,7 @@ def _json_type(hint: Any) -> str:
     """Return the name of a type in JSON: `list of Row`, `number or null`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_json_type(argument) for argument in arguments)
+        return " or ".join(dict.fromkeys(_json_type(argument) for argument in arguments))
     if origin is tuple:
         inner = [argument for argument in arguments if argument is not Ellipsis]
         return f"list of {_json_type(inner[0])}"

@@ -29,17 +29,19 @@ from tests.support.tapes.directories import memory_directory
 WITH_PROCESSES: Final = (
     *("tests/agent/", "tests/benchmarks/", "tests/capture/", "tests/cli/", "tests/deploy/", "tests/figures/"),
     *("tests/gpu/", "tests/installation/", "tests/jobs/", "tests/native/", "tests/node/processes/", "tests/servers/"),
-    "tests/wheels/",
+    "tests/launchers/",
+    *("tests/release/test_compatibility", "tests/release/test_release", "tests/wheels/"),
 )
 WITH_SERVERS: Final = "tests/servers/"
 TOGETHER: Final = (
     *("tests/benchmarks", "tests/figures", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty"),
-    "tests/servers",
+    *("tests/launchers/ray", "tests/launchers/slurm", "tests/servers"),
 )
 """Folders whose fixtures serve the whole folder, and take long."""
 WAITING: Final = (
     *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/ends/test_kills"),
     *("tests/jobs/faults/test_nodes", "tests/jobs/faults/test_silent", "tests/jobs/faults/test_stories"),
+    "tests/launchers/",
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/node/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
@@ -49,6 +51,9 @@ TIMEOUT: Final = pytest.StashKey[Any]()
 """Where a test keeps how its timer is set."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"
 """Environment variable: the folder of the interpreter that all processes share that run tests."""
+
+TEST_RECORD: Final = "TEST_RECORD"
+"""Environment variable: the file in which the result of a complete run is kept."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,6 +81,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(at_end.enter_context(_empty_homes()))
         # Where a test says nothing else: other jobs of this user have their tapes in the usual directory.
         os.environ[OTEL_PYTHON_TORCHDIST_TAPE_DIR] = str(at_end.enter_context(memory_directory()))
+        if os.environ.get(TEST_RECORD):
+            from tests.support.suite_record import SuiteRecorder  # with what makes the reference pages
+
+            config.pluginmanager.register(SuiteRecorder(Path(os.environ[TEST_RECORD])))
     if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
         os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
 

@@ -7,12 +7,18 @@ import types
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from otel_torchdist import autoload
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.config.declared_file import NODE_FILE
+from otel_torchdist.environment_variables import (
+    OTEL_CONFIG_FILE,
+    OTEL_PYTHON_TORCHDIST_CONFIG,
+    OTEL_PYTHON_TORCHDIST_ENABLED,
+)
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 pytestmark = pytest.mark.process
@@ -24,7 +30,9 @@ LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.star
 ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg", "rendezvous")}
 
 WAITING = (
-    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.guard "
+    "otel_torchdist otel_torchdist.autoload otel_torchdist.capture otel_torchdist.capture.upstream "
+    "otel_torchdist.capture.upstream.core otel_torchdist.capture.upstream.launch otel_torchdist.capture.upstream.rpc "
+    "otel_torchdist.capture.upstream.symbol otel_torchdist.environment_variables otel_torchdist.guard "
     "otel_torchdist.launch otel_torchdist.launch.failed_launch otel_torchdist.launch.first_group "
     "otel_torchdist.system otel_torchdist.system.when_imported"
 )
@@ -117,6 +125,51 @@ def test_bad_value_is_silent_without_a_group() -> None:
     loader = "import torch, torch.utils.data as d; list(d.DataLoader([1, 2], num_workers=1))"
     done = python(f"{loader}; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="1")
     assert done == Output(out=[WAITING], err=[])
+
+
+@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_PYTHON_TORCHDIST_CONFIG"])
+def test_file_is_not_read_without_a_group(variable: str, tmp_path: Path) -> None:
+    """With a file that may switch on, a process without a group loads the same few modules, and does not read it."""
+    (tmp_path / "config.yaml").write_text("no: [configuration")
+    done = python(f"import torch; {LIST_OURS}", **{variable: str(tmp_path / "config.yaml")})
+    assert done == Output(out=[WAITING], err=[])
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_PYTHON_TORCHDIST_CONFIG": "/none/config.yaml"},
+        {"OTEL_PYTHON_TORCHDIST_CONFIG": __file__, OTEL_PYTHON_TORCHDIST_ENABLED: "false"},
+        {"OTEL_CONFIG_FILE": __file__, OTEL_PYTHON_TORCHDIST_ENABLED: "False"},
+    ],
+)
+def test_no_file_or_off(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a file, and where the job's environment says off, torch's creators of groups stay in place."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    autoload.autoload()
+    assert {name: getattr(c10d, name) for name in ORIGINALS} == ORIGINALS
+
+
+@pytest.mark.usefixtures("originals")
+def test_file_of_the_node_switches_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a file, the first group of a process asks for the settings."""
+    stand_in = Instrumentor()
+    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_CONFIG", str(tmp_path / "config.yaml"))
+    autoload.autoload()
+    create_group()
+    assert (stand_in.calls, stand_in.saw_a_group) == (1, False)
+
+
+def test_paths_of_files() -> None:
+    """The entry point, which imports nothing, has the names and the default path of the settings."""
+    assert (autoload._JOB_FILE, autoload._NODE_FILE, autoload._DEFAULT_NODE_FILE) == (
+        OTEL_CONFIG_FILE,
+        OTEL_PYTHON_TORCHDIST_CONFIG,
+        NODE_FILE,
+    )
 
 
 @pytest.mark.usefixtures("originals")

@@ -44,6 +44,7 @@ def test_contracts() -> None:
         (["tape", "system", "config", "guard"], "torch,opentelemetry,prometheus_client,numpy"),
         (["capture"], "opentelemetry,prometheus_client"),
         (["agent", "analysis", "judge", "model", "node", "show", "sources", "telemetry"], "torch,numpy"),
+        (["runs"], "torch,numpy,pyarrow,altair,typer,rich"),
     ],
 )
 def test_imports_when_run(packages: list[str], forbidden: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.guard import came_after_call, guarded, is_programs
+from otel_torchdist.guard import came_after_call, guarded, is_from_program
 from tests.support.waiting import until
 
 SIGNAL = signal.SIGUSR1
@@ -67,20 +67,22 @@ def handled() -> Iterator[Callable[[Any], BaseException]]:
 def test_handler(handled: Callable[[Any], BaseException], module: str, kind: type[Exception]) -> None:
     """A handler's exception is the program's, wherever the handler is defined and whatever it raises."""
     handler = made_in(module, "def f(signum, frame):\n    raise kind('late')", kind=kind)
-    assert is_programs(handled(handler))
+    assert is_from_program(handled(handler))
 
 
 @pytest.mark.parametrize("module", PASSES)
 def test_handler_that_lets_go_of_its_frame(handled: Callable[[Any], BaseException], module: str) -> None:
     """A handler is known as long as it is installed, though the frame it was given is gone."""
-    assert is_programs(handled(made_in(module, "def f(signum, frame):\n    del frame\n    raise TimeoutError('late')")))
+    assert is_from_program(
+        handled(made_in(module, "def f(signum, frame):\n    del frame\n    raise TimeoutError('late')"))
+    )
 
 
 @pytest.mark.parametrize("module", ["__main__", "trainer", ""])
 def test_handler_for_once(handled: Callable[[Any], BaseException], module: str) -> None:
     """A handler that installs another one before it raises."""
     once = "def f(signum, frame):\n    del frame\n    reset(signum, SIG_DFL)\n    raise TimeoutError('late')"
-    assert is_programs(handled(made_in(module, once, reset=signal.signal, SIG_DFL=signal.SIG_DFL)))
+    assert is_from_program(handled(made_in(module, once, reset=signal.signal, SIG_DFL=signal.SIG_DFL)))
 
 
 class Handler:
@@ -113,7 +115,7 @@ def _with_more(more: str, signum: int, frame: FrameType | None) -> None:
 def test_kinds_of_handlers(handled: Callable[[Any], BaseException], handler: Any) -> None:
     """Methods, callable objects, partials, lambdas, and the interpreter's own handler."""
     error = handled(handler)
-    assert isinstance(error, KeyboardInterrupt) or is_programs(error)
+    assert isinstance(error, KeyboardInterrupt) or is_from_program(error)
 
 
 def test_handler_deep_below_us() -> None:
@@ -125,7 +127,7 @@ def test_handler_deep_below_us() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert isinstance(error, TimeoutError)
-    assert is_programs(error)
+    assert is_from_program(error)
 
 
 def raised_from_elsewhere(kind: type[BaseException], source: str) -> BaseException:
@@ -168,7 +170,7 @@ def test_asynchronous(kind: type[Exception], source: str) -> None:
     """An exception raised here by another thread is the program's: by its type, or as nothing of ours raises it."""
     error = raised_from_elsewhere(kind, source)
     assert type(error) is kind
-    assert is_programs(error)
+    assert is_from_program(error)
 
 
 def test_tracer() -> None:
@@ -185,7 +187,7 @@ def test_tracer() -> None:
         error = caught_by_us("x = 1")
     finally:
         sys.settrace(before)
-    assert is_programs(error)
+    assert is_from_program(error)
 
 
 class Failing(logging.Handler):
@@ -219,16 +221,16 @@ def test_errors_of_ours(source: str) -> None:
     logger.addHandler(Failing())
     error = caught_by_us(source, struct=struct, torch=torch, warnings=warnings, logger=logger)
     assert isinstance(error, Exception)
-    assert not is_programs(error)
+    assert not is_from_program(error)
 
 
 def test_works_in_python() -> None:
     """What a library's own Work raises when we query it is ours to contain, not the program's."""
     broken = made_in("torchft.work", "def f():\n    raise ConnectionError('lost')")
     poll = guard.calls_plug_ins(made_in(OURS, "def f():\n    is_completed()", is_completed=broken))
-    assert not is_programs(caught_by_us("poll()", poll=poll))
+    assert not is_from_program(caught_by_us("poll()", poll=poll))
     other = made_in(OURS, "def f():\n    return is_completed()", is_completed=broken)
-    assert is_programs(caught_by_us("poll()", poll=other))
+    assert is_from_program(caught_by_us("poll()", poll=other))
 
 
 def test_on_our_own_threads() -> None:
@@ -237,7 +239,7 @@ def test_on_our_own_threads() -> None:
     found: list[bool] = []
 
     def run() -> None:
-        found.append(is_programs(caught_by_us("export()", export=foreign)))
+        found.append(is_from_program(caught_by_us("export()", export=foreign)))
 
     for name in ("otel-torchdist-reader", "a-thread-of-the-program"):
         thread = threading.Thread(target=run, name=name)

@@ -1,4 +1,4 @@
-"""A process with one variant, which times calls on request."""
+"""Times calls of one variant on request, in its own process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _calls(conditions: Conditions) -> dict[str, Collective]:
 
 
 def _runs_python(call: Call, calls: int) -> bool:
-    """Return whether a call runs Python code of ours; it must have been made before from the same line."""
+    """Return whether a call runs our Python code. The same line must have made it before."""
     found = False
 
     def look(frame: FrameType, event: str, _: object) -> None:

@@ -31,7 +31,7 @@ class CallTimer:
         return self._connection.recv()
 
     def runs_python(self, name: str) -> bool:
-        """Return whether a call runs Python code of ours, after it has been planned."""
+        """Return whether a call runs our Python code once it has a plan."""
         inspection = Inspection(name)
         self.calls[name] += inspection.calls
         self._connection.send(inspection)

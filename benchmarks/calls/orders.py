@@ -86,7 +86,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """An order to check whether a call runs Python code of ours; the answer is a bool.
+    """An order to check whether a call runs our Python code; the answer is a bool.
 
     Attributes:
         collective: Name of the call in `collectives`.

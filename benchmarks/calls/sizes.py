@@ -12,7 +12,7 @@ from benchmarks.calls.collectives import ELEMENTS, Call, Collective, single
 from benchmarks.calls.orders import WORLD_SIZE
 from benchmarks.calls.size_names import ALL_GATHER, ALL_REDUCE, FIRST_CALL, NEW_GROUP, TENSORS, coalesced
 
-MOST_SHAPES = 1 << 16
+MAX_SHAPES = 1 << 16
 
 
 def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
@@ -32,7 +32,7 @@ def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
 
 def _all_reduce_of_a_new_shape() -> Call:
     """Return a call that has a new shape each time, so that no cache helps."""
-    numbers = torch.ones(MOST_SHAPES)
+    numbers = torch.ones(MAX_SHAPES)
     shapes = count(ELEMENTS + 1)
 
     def all_reduce() -> None:

@@ -13,7 +13,7 @@ from benchmarks.calls.call_timers import call_timers, take_turns
 from benchmarks.calls.orders import Calls, Conditions, Kind, Order, Timing, Variant
 from benchmarks.native_library import library_folder, native_cache
 from benchmarks.receivers.span_sink import SpanSink
-from benchmarks.results.recorded import OperationsOnTapes, insist
+from benchmarks.results.recorded import OperationsOnTapes, require_equal
 
 Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
 """Rounds of each call, by variant."""
@@ -91,8 +91,8 @@ def time_calls(
         native = timers.get(Variant.NATIVE)
         left = [name for name in timings if native is not None and native.runs_python(name)]
         if Variant.NAIVE in timers:
-            insist(timers[Variant.NAIVE].operations, sink.received(), "spans were exported")
+            require_equal(timers[Variant.NAIVE].operations, sink.received(), "spans were exported")
         for variant, counted in recorded.items():
-            counted.look()  # counts the calls of `runs_python` too
-            insist([timers[variant].records], counted.counts, f"calls were recorded by the {variant.value}")
+            counted.look()  # includes the calls made by `runs_python`
+            require_equal([timers[variant].records], counted.counts, f"calls were recorded by the {variant.value}")
     return timings, left

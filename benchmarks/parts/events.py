@@ -1,4 +1,4 @@
-"""Single events of a training that are no operations, each as a function.
+"""Single events of a training other than operations, each as a function.
 
 Every event is torch's code, called as a program calls it, with or without our patches.
 """

@@ -26,8 +26,8 @@ from otel_torchdist.launch.switch import switch_on_from_environment
 PATIENCE = timedelta(seconds=300)
 LIMIT_S = 300
 """Seconds after which a rank that has not ended is killed."""
-MOST_OPERATIONS = 48
-MOST_ELEMENTS = 1 << 16
+MAX_OPERATIONS = 48
+MAX_ELEMENTS = 1 << 16
 LONGEST_S = 0.004
 """Longest time that a rank continues after its last call, in seconds."""
 
@@ -62,7 +62,7 @@ def _be_rank(order: dict[str, Any], rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/store", PATIENCE, world_size=order["ranks"], rank=rank)
     chance = random.Random(order["seed"])
-    sizes = [chance.randrange(1, MOST_ELEMENTS) for _ in range(chance.randrange(8, MOST_OPERATIONS))]
+    sizes = [chance.randrange(1, MAX_ELEMENTS) for _ in range(chance.randrange(8, MAX_OPERATIONS))]
     works = [dist.all_reduce(torch.ones(size), async_op=True) for size in sizes]
     time.sleep(random.Random(order["seed"] + rank + 1).random() * LONGEST_S)
     in_flight = sum(work is not None and not work.is_completed() for work in works)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 WORLD_SIZE = 8
-MOST_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 16
 FEW_SHAPES = tuple(2**power for power in range(4, 16))
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
-    numbers = torch.ones(MOST_ELEMENTS)
+    numbers = torch.ones(MAX_ELEMENTS)
     sizes = cycle(FEW_SHAPES)
     for before, look in pairwise([0, *given.operations]):
         for _ in range(before, look):

@@ -19,7 +19,7 @@ from subprocess import PIPE, Popen
 from typing import Any, Final
 
 from benchmarks.native_library import MISSING, native_cache
-from benchmarks.results.recorded import insist, operations_on_tapes
+from benchmarks.results.recorded import operations_on_tapes, require_equal
 from benchmarks.results.sections import Goal, Section
 from otel_torchdist import environment_variables as env
 from otel_torchdist import guard
@@ -44,16 +44,16 @@ class Extent:
     """The extent of the measurement.
 
     Attributes:
-        looks: Numbers of operations, with few shapes, after which memory is measured.
+        counts: Numbers of operations, with few shapes, after which memory is measured.
         new_shapes: Number of operations after that, each with a new shape, before the last measurement.
     """
 
-    looks: Sequence[int]
+    counts: Sequence[int]
     new_shapes: int
 
 
-USUAL: Final = Extent(looks=(100_000, 300_000, 1_000_000), new_shapes=20_000)
-QUICK: Final = Extent(looks=(1_000, 2_000, 3_000), new_shapes=100)
+USUAL: Final = Extent(counts=(100_000, 300_000, 1_000_000), new_shapes=20_000)
+QUICK: Final = Extent(counts=(1_000, 2_000, 3_000), new_shapes=100)
 
 
 class Switched(Enum):
@@ -65,7 +65,7 @@ class Switched(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemorySample:
     """The memory at one moment, in bytes.
 
     Attributes:
@@ -100,15 +100,15 @@ def measure(extent: Extent) -> Section:
             switched: stack.enter_context(_started(extent, _environment(switched, tapes.get(switched), cache)))
             for switched in switches
         }
-        looks: list[Look] = []
-        for operations in [*extent.looks, extent.looks[-1] + extent.new_shapes]:
+        samples: list[MemorySample] = []
+        for operations in [*extent.counts, extent.counts[-1] + extent.new_shapes]:
             private = {switched: _private(process) for switched, process in processes.items()}
-            looks.append(Look(operations, private, {kernel: _shared(tapes[kernel]) for kernel in kernels}))
+            samples.append(MemorySample(operations, private, {kernel: _shared(tapes[kernel]) for kernel in kernels}))
             for kernel in kernels:
-                insist([operations], _recorded(tapes[kernel]), f"operations were recorded by the {kernel.value}")
+                require_equal([operations], _recorded(tapes[kernel]), f"operations were recorded by the {kernel.value}")
             for process in processes.values():
                 _send_on(process)
-    return _section(looks[:-1], looks[-1], kernels, extent)
+    return _section(samples[:-1], samples[-1], kernels, extent)
 
 
 def _environment(switched: Switched, tapes: Path | None, cache: Path | None) -> dict[str, str]:
@@ -129,7 +129,7 @@ def _environment(switched: Switched, tapes: Path | None, cache: Path | None) -> 
 @contextmanager
 def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[str]]:
     """Start a process that, at each measurement, prints its memory and waits for a line."""
-    command = [sys.executable, "-m", "benchmarks.programs.long_run", *map(str, extent.looks), f"+{extent.new_shapes}"]
+    command = [sys.executable, "-m", "benchmarks.programs.long_run", *map(str, extent.counts), f"+{extent.new_shapes}"]
     with Popen(command, stdin=PIPE, stdout=PIPE, env=dict(environment), text=True) as process:
         try:
             yield process
@@ -165,43 +165,45 @@ def _shared(tapes: Path) -> int:
     return sum(file.stat().st_blocks * 512 for job in job_directories(tapes) for file in job.iterdir())
 
 
-def _section(looks: Sequence[Look], full: Look, kernels: Sequence[Switched], extent: Extent) -> Section:
-    growth = {kernel: _growth(looks, kernel) for kernel in kernels}
-    rows = [["private, off", *(_mb(look.private[Switched.OFF]) for look in [*looks, full]), ""]]
+def _section(
+    samples: Sequence[MemorySample], full: MemorySample, kernels: Sequence[Switched], extent: Extent
+) -> Section:
+    growth = {kernel: _growth(samples, kernel) for kernel in kernels}
+    rows = [["private, off", *(_mb(sample.private[Switched.OFF]) for sample in [*samples, full]), ""]]
     for kernel in kernels:
-        added = [_mb(look.added(kernel)) for look in [*looks, full]]
+        added = [_mb(sample.added(kernel)) for sample in [*samples, full]]
         rows.append([f"private, added by the {kernel.value}", *added, f"{growth[kernel]:.2f}"])
     for kernel in kernels:
-        rows.append([f"shared, {kernel.value}", *(_mb(look.shared[kernel]) for look in [*looks, full]), ""])
+        rows.append([f"shared, {kernel.value}", *(_mb(sample.shared[kernel]) for sample in [*samples, full]), ""])
     return Section(
         key="memory",
         title="Memory of a rank, in MB, by number of operations",
-        columns=["", *(f"{look.operations:,}" for look in looks), "all tables full", "growth per million"],
+        columns=["", *(f"{sample.operations:,}" for sample in samples), "all tables full", "growth per million"],
         rows=rows,
         notes=[
             NOTE,
             f"All tables full: after {extent.new_shapes:,} more, of which none has a shape that was there before.",
             *([MISSING] if Switched.NATIVE not in kernels else []),
         ],
-        goals=[goal for kernel in kernels for goal in _goals(looks, full, kernel, growth[kernel])],
+        goals=[goal for kernel in kernels for goal in _goals(samples, full, kernel, growth[kernel])],
         data={
             "unit": "bytes",
-            "looks": [_data(look, kernels) for look in looks],
+            "looks": [_data(sample, kernels) for sample in samples],
             "after_new_shapes": _data(full, kernels),
             "growth_mb_per_million": {kernel.value: of for kernel, of in growth.items()},
         },
     )
 
 
-def _growth(looks: Sequence[Look], kernel: Switched) -> float:
+def _growth(samples: Sequence[MemorySample], kernel: Switched) -> float:
     """Return the growth of the added memory from the first to the last look, in bytes per operation."""
-    first, last = looks[0], looks[-1]
+    first, last = samples[0], samples[-1]
     return (last.added(kernel) - first.added(kernel)) / (last.operations - first.operations)
 
 
-def _goals(looks: Sequence[Look], full: Look, kernel: Switched, growth: float) -> list[Goal]:
+def _goals(samples: Sequence[MemorySample], full: MemorySample, kernel: Switched, growth: float) -> list[Goal]:
     of = f"memory of a rank, {kernel.value}"
-    most = max(look.added(kernel) for look in looks)
+    most = max(sample.added(kernel) for sample in samples)
     return [
         Goal(f"private {of}", most / MB, GOAL_PRIVATE_MB, "MB"),
         Goal(f"private {of}, every table full", full.added(kernel) / MB, GOAL_PRIVATE_MB, "MB"),
@@ -214,10 +216,10 @@ def _mb(size: int) -> str:
     return f"{size / MB:.2f}"
 
 
-def _data(look: Look, kernels: Sequence[Switched]) -> dict[str, Any]:
+def _data(sample: MemorySample, kernels: Sequence[Switched]) -> dict[str, Any]:
     return {
-        "operations": look.operations,
-        "private": {switched.value: size for switched, size in look.private.items()},
-        "added": {kernel.value: look.added(kernel) for kernel in kernels},
-        "shared": {kernel.value: size for kernel, size in look.shared.items()},
+        "operations": sample.operations,
+        "private": {switched.value: size for switched, size in sample.private.items()},
+        "added": {kernel.value: sample.added(kernel) for kernel in kernels},
+        "shared": {kernel.value: size for kernel, size in sample.shared.items()},
     }

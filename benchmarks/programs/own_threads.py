@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks.forks import forked
 from benchmarks.programs.pace import OPERATIONS_PER_SECOND, Pace, ThreadTimes
 from benchmarks.receivers.span_sink import SpanSink
-from benchmarks.results.recorded import insist, operations_on_tapes
+from benchmarks.results.recorded import operations_on_tapes, require_equal
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.training import RANKS, Place
@@ -103,7 +103,7 @@ def _measure(home: Home, endpoint: str, pace: Pace) -> list[ThreadTimes]:
         with forked(_serve, [(place, settings, pace) for place in places]) as ranks:
             answers = [rank.recv() for rank in ranks]
             (job,) = job_directories(places[0].tapes)
-            insist([answer.issued for answer in answers], operations_on_tapes(job), "calls were recorded")
+            require_equal([answer.issued for answer in answers], operations_on_tapes(job), "calls were recorded")
             for rank in ranks:
                 rank.send(True)
             for rank in ranks:

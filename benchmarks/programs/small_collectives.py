@@ -24,7 +24,7 @@ from benchmarks.native_library import MISSING, native_cache
 from benchmarks.programs.small_collectives_turn import CORES, RANKS, Loop, Program, Way
 from benchmarks.readers.agent_process import READ_S, AgentProcess, sum_of
 from benchmarks.receivers.receivers import GRPC, Receiver, span_receiver
-from benchmarks.results.recorded import insist, operations_on_tapes
+from benchmarks.results.recorded import operations_on_tapes, require_equal
 from benchmarks.results.report import show
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
@@ -236,7 +236,7 @@ def _scraped(agent: AgentProcess) -> Iterator[Any]:
 def _check_tapes(way: Way, tapes: Path, loops: Sequence[Loop]) -> None:
     expected = [loop.issued for loop in loops] if way.is_recorded else []
     found = [count for job in job_directories(tapes) for count in operations_on_tapes(job)]
-    insist(expected, found, "collectives were recorded")
+    require_equal(expected, found, "collectives were recorded")
 
 
 def _lost_when_read(agent: AgentProcess, issued: int) -> int:
@@ -252,7 +252,7 @@ def _lost_when_read(agent: AgentProcess, issued: int) -> int:
         known = sum_of(page, "torchdist_operations_total") + lost
         if known >= issued or time.monotonic() > deadline:
             if not lost:
-                insist(issued, known, "operations were read")
+                require_equal(issued, known, "operations were read")
             return lost
         time.sleep(0.2)
 

@@ -28,7 +28,7 @@ from benchmarks.readers.agent_process import READ_S, sum_of
 from benchmarks.readers.busy_ranks import CALLS_PER_SECOND, busy_ranks
 from benchmarks.readers.busy_tape import WORLD_SIZE
 from benchmarks.receivers.receivers import GRPC, Receiver, span_receiver
-from benchmarks.results.recorded import insist
+from benchmarks.results.recorded import require_equal
 from benchmarks.results.report import show
 from benchmarks.results.sections import Section
 from benchmarks.results.spread import Spread
@@ -62,7 +62,7 @@ QUICK: Final = Window(warm_up_s=0.5, length_s=1.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemorySample:
     """The state of the agent at one moment.
 
     Attributes:
@@ -106,11 +106,11 @@ def measure(window: Window) -> Section:
         with busy_ranks(job) as ranks, _agent(job, receiver) as agent:
             time.sleep(window.warm_up_s)
             before = receiver.received()
-            looks = _look(agent, window.length_s)
+            samples = _look(agent, window.length_s)
             spans = receiver.received() - before
             made = ranks.stop()
             sums = _sums_when_read(job, made)
-    return _section(looks, spans, sums, receiver, window)
+    return _section(samples, spans, sums, receiver, window)
 
 
 @contextmanager
@@ -140,19 +140,19 @@ def _end(process: Popen[bytes]) -> None:
         process.kill()
 
 
-def _look(agent: int, length_s: float) -> list[Look]:
-    looks = [_now(agent)]
-    while len(looks) < 3 or looks[-1].at_s - looks[0].at_s < length_s:  # a spread needs two slopes
+def _look(agent: int, length_s: float) -> list[MemorySample]:
+    samples = [_now(agent)]
+    while len(samples) < 3 or samples[-1].at_s - samples[0].at_s < length_s:  # a spread needs two slopes
         time.sleep(LOOK_S)
-        looks.append(_now(agent))
-    return looks
+        samples.append(_now(agent))
+    return samples
 
 
-def _now(agent: int) -> Look:
+def _now(agent: int) -> MemorySample:
     process = Path(f"/proc/{agent}")
     (anonymous,) = re.findall(r"^Anonymous: +(\d+) kB$", (process / "smaps_rollup").read_text(), re.MULTILINE)
     user, system = (process / "stat").read_text().rpartition(") ")[2].split()[11:13]
-    return Look(time.monotonic(), int(anonymous) * 1024, (int(user) + int(system)) / _TICKS_PER_S)
+    return MemorySample(time.monotonic(), int(anonymous) * 1024, (int(user) + int(system)) / _TICKS_PER_S)
 
 
 def _sums_when_read(job: Path, made: int) -> Sums:
@@ -163,7 +163,7 @@ def _sums_when_read(job: Path, made: int) -> Sums:
         time.sleep(0.1)
         sums = _sums(job)
     if not sums.records_lost:
-        insist(made, sums.operations, "operations were read")
+        require_equal(made, sums.operations, "operations were read")
     return sums
 
 
@@ -177,11 +177,11 @@ def _sums(job: Path) -> Sums:
     )
 
 
-def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, window: Window) -> Section:
-    first, last = looks[0], looks[-1]
+def _section(samples: list[MemorySample], spans: int, sums: Sums, receiver: Receiver, window: Window) -> Section:
+    first, last = samples[0], samples[-1]
     seconds = last.at_s - first.at_s
-    growth = _growth_per_hour(looks)
-    most = max(look.private for look in looks)
+    growth = _growth_per_hour(samples)
+    most = max(look.private for look in samples)
     percent = (last.processor_s - first.processor_s) / seconds * 100
     return Section(
         key="agent_memory",
@@ -209,7 +209,7 @@ def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, wind
             **asdict(window),
             "ranks": WORLD_SIZE,
             "operations_per_second_and_rank": CALLS_PER_SECOND,
-            "looks": [asdict(look) for look in looks],
+            "looks": [asdict(look) for look in samples],
             "growth_mb_per_hour": asdict(growth),
             "spans_per_second": spans / seconds,
             "processor_percent": percent,
@@ -219,10 +219,10 @@ def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, wind
     )
 
 
-def _growth_per_hour(looks: list[Look]) -> Spread:
+def _growth_per_hour(samples: list[MemorySample]) -> Spread:
     """Return the median of all slopes, in MB per hour. A step or a bump, such as a full queue, hardly affects it."""
     slopes = [
-        (later.private - earlier.private) / (later.at_s - earlier.at_s) for earlier, later in combinations(looks, 2)
+        (later.private - earlier.private) / (later.at_s - earlier.at_s) for earlier, later in combinations(samples, 2)
     ]
     return Spread.of([slope * HOUR_S / MB for slope in slopes])
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from benchmarks.readers.fast_ranks import CAPACITY, fast_ranks
-from benchmarks.results.recorded import insist
+from benchmarks.results.recorded import require_equal
 from benchmarks.results.sections import Section
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.judge.stall.watch import StallWatch
@@ -131,7 +131,7 @@ def _read(ranks: int, rate: int, load: Load) -> Reading:
             reader.turn()
             entered, lost = _counted(reader)
         reader.close()
-    insist(True, calls <= entered + lost <= records, "operations were read or counted as lost")
+    require_equal(True, calls <= entered + lost <= records, "operations were read or counted as lost")
     read, missed = after[0] - before[0], after[1] - before[1]
     return Reading(
         ranks, rate, (read + missed) / seconds / ranks, read / max(read + missed, 1), missed, used_s / seconds,
@@ -140,7 +140,7 @@ def _read(ranks: int, rate: int, load: Load) -> Reading:
 
 
 def _turn_for(reader: Reader, seconds: float) -> float:
-    """Take turns as the agent does; return the duration of the longest turn."""
+    """Poll the tapes as the agent does; return the duration of the longest poll."""
     end_s, longest_s = time.monotonic() + seconds, 0.0
     while (began_s := time.monotonic()) < end_s:
         reader.turn()

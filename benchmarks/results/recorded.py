@@ -37,14 +37,14 @@ class OperationsOnTapes:
         return [newest.total() for newest in self._newest.values()]
 
 
-def insist(expected: object, found: object, what: str) -> None:
-    """Compare the expected figure with the recorded or exported one.
+def require_equal(expected: object, measured: object, noun: str) -> None:
+    """Raise if the number of recorded or exported items is not the expected one.
 
     Raises:
-        RuntimeError: They differ.
+        RuntimeError: The numbers differ.
     """
-    if found != expected:
-        raise RuntimeError(f"{found} of {expected} {what}: the figures mean nothing")
+    if measured != expected:
+        raise RuntimeError(f"{measured} of {expected} {noun}: the figures mean nothing")
 
 
 def _note_newest(path: Path, newest: Counter[tuple[int, ...]]) -> None:

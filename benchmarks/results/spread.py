@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, rounds: Sequence[float]) -> Spread:
-        """Summarise at least two rounds."""
+        """Summarize at least two rounds."""
         low, median, high = statistics.quantiles(rounds, n=4, method="inclusive")
         return cls(median, low, high)
 

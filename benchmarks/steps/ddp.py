@@ -18,7 +18,7 @@ from typing import Final
 
 from benchmarks.forks import forked
 from benchmarks.native_library import MISSING, library_folder, native_cache
-from benchmarks.results.recorded import insist
+from benchmarks.results.recorded import require_equal
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.ddp_turn import BUCKETS, Backwards, Recorder, Turn
@@ -98,9 +98,9 @@ def _serve(connection: Connection, recorder: Recorder, tapes: Path, library: Pat
 
 def _check(answer: Backwards, switch: Switch, recorder: Recorder, extent: Extent) -> None:
     made = BUCKETS * (extent.warm_up + extent.backwards)
-    insist(made, answer.issued, "buckets were reduced")
-    insist(made if switch.is_recorded else 0, answer.recorded, "collectives were recorded")
-    insist(recorder is Recorder.ON, answer.has_recorder, "is whether torch's flight recorder has entries")
+    require_equal(made, answer.issued, "buckets were reduced")
+    require_equal(made if switch.is_recorded else 0, answer.recorded, "collectives were recorded")
+    require_equal(recorder is Recorder.ON, answer.has_recorder, "is whether torch's flight recorder has entries")
 
 
 def _section(

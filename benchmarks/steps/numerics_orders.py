@@ -9,7 +9,7 @@ from otel_torchdist.config import NumericsMode
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class CheckOrder:
     """An order for a number of steps.
 
     Attributes:
@@ -24,7 +24,7 @@ class Looking:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckedSteps:
     """The answer of one rank.
 
     Attributes:

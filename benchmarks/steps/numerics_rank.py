@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.steps.gloo import join_job
-from benchmarks.steps.numerics_orders import Looked, Looking
+from benchmarks.steps.numerics_orders import CheckedSteps, CheckOrder
 from benchmarks.steps.switching import directory_in
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training
@@ -69,21 +69,21 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
         setattr(owner, name, stopwatch.around(getattr(owner, name), counts=owner is ObservedCalls))
     training = Training(parallelism, model)
     training.steps(1)
-    while looking := connection.recv():
-        connection.send(_run(training, looking, place.tapes, stopwatch))
+    while order := connection.recv():
+        connection.send(_run(training, order, place.tapes, stopwatch))
 
 
-def _run(training: Training, looking: Looking, tapes: Path, stopwatch: Stopwatch) -> Looked:
-    is_off = looking.mode is NumericsMode.OFF
-    numerics = None if is_off else NumericsObserver(looking.mode, Config().numerics_every)
+def _run(training: Training, order: CheckOrder, tapes: Path, stopwatch: Stopwatch) -> CheckedSteps:
+    is_off = order.mode is NumericsMode.OFF
+    numerics = None if is_off else NumericsObserver(order.mode, Config().numerics_every)
     with directory_in(tapes) as own:
         capture = Capture(lambda: own, Config().tape_records, observers=Observers(numerics=numerics))
         capture.install()
         operations = stopwatch.operations
-        training.steps(looking.warm_up)
+        training.steps(order.warm_up)
         gc.collect()
         began_ns = stopwatch.ns
-        _, step_ms = training.steps(looking.steps)
-        looked_ms = (stopwatch.ns - began_ns) / 1e6 / looking.steps
+        _, step_ms = training.steps(order.steps)
+        looked_ms = (stopwatch.ns - began_ns) / 1e6 / order.steps
         capture.uninstall()
-    return Looked(step_ms, looked_ms, stopwatch.operations - operations)
+    return CheckedSteps(step_ms, looked_ms, stopwatch.operations - operations)

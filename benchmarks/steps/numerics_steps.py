@@ -18,7 +18,7 @@ from benchmarks.forks import forked
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.numerics import GOAL_ALL_PERCENT, GOAL_SAMPLED_PERCENT
-from benchmarks.steps.numerics_orders import Looking
+from benchmarks.steps.numerics_orders import CheckOrder
 from benchmarks.steps.step_time import LARGE, SMALL
 from benchmarks.steps.training import RANKS, Model, Parallelism, Place
 from otel_torchdist.config import NumericsMode
@@ -95,7 +95,7 @@ def _measure(parallelism: Parallelism, extent: Extent) -> Result:
                 rounds += 1
                 for mode in NumericsMode:
                     for rank in ranks:
-                        rank.send(Looking(mode, extent.warm_up, extent.steps))
+                        rank.send(CheckOrder(mode, extent.warm_up, extent.steps))
                     for answer in [rank.recv() for rank in ranks]:
                         looked[mode].append(answer.looked_ms)
                         operations[mode] += answer.operations

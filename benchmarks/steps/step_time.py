@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from benchmarks.forks import forked
 from benchmarks.native_library import MISSING, library_folder, native_cache
-from benchmarks.results.recorded import insist
+from benchmarks.results.recorded import require_equal
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch, switches_with
@@ -177,7 +177,7 @@ def _check(answers: Mapping[Switch, Sequence[Steps]]) -> int:
     """Compare tapes with the backend's count; return the number of collectives that a rank has issued in a block."""
     for switch, blocks in answers.items():
         for block in blocks:
-            insist(block.issued if switch.is_recorded else 0, block.recorded, "collectives were recorded")
+            require_equal(block.issued if switch.is_recorded else 0, block.recorded, "collectives were recorded")
     return answers[Switch.OFF][0].issued
 
 

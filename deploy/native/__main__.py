@@ -15,7 +15,8 @@ from rich.console import Console
 
 from deploy.native import keeper
 from deploy.native.http_json import ApiError
-from deploy.native.jaeger_api import JaegerApi, JaegerSpan
+from deploy.native.jaeger_api import JaegerApi
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.live_page import live_page
 from deploy.native.ports import PortError, Ports, ports_from
 from deploy.native.program import ProgramError
@@ -110,7 +111,7 @@ The storage of rank 2 answers again after two minutes. Then the alert ends, and 
 
   Jaeger        {addresses.jaeger}  (built from Go modules, it has only its API, no pages)
   Prometheus    {addresses.prometheus}
-  Alertmanager  {addresses.alertmanager}
+  Alertmanager  {addresses.alertmanager}  (only its API, too: {addresses.alertmanager}/api/v2/alerts)
   OTLP          {addresses.otlp} (gRPC), {addresses.otlp_http} (HTTP)
   logs          {home}
 

@@ -16,7 +16,15 @@ _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(Exception):
-    """A server does not answer, or answers with an error."""
+    """A server does not answer, or answers with an error.
+
+    Attributes:
+        status: HTTP status of the answer; None without an answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def answers(url: str) -> bool:
@@ -39,6 +47,7 @@ def get_json(url: str, parameters: Mapping[str, str] | None = None) -> Any:
         with _opener.open(full, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        raise ApiError(f"{full}: {error.code} {error.read(2000).decode(errors='replace')}") from None
+        text = error.read(2000).decode(errors="replace")
+        raise ApiError(f"{full}: {error.code} {text}", error.code) from None
     except (OSError, ValueError) as error:
         raise ApiError(f"{full}: {error}") from None

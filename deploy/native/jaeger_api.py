@@ -1,49 +1,22 @@
-"""A client of Jaeger's HTTP API."""
+"""A client of Jaeger's HTTP API, from Jaeger 2.13 on.
+
+Up to 2.18, only `/api/traces` searches by attributes: `/api/v3/traces` ignores them. Since 2.19 both do, and later
+versions have removed the search of `/api/traces` (https://github.com/jaegertracing/jaeger/pull/9260).
+"""
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from deploy.native.http_json import ApiError, get_json
+from deploy.native.jaeger_spans import JaegerSpan, trace_of_jaeger, traces_of_otlp
 
-MOST_TRACES: Final = 1500
-
-
-@dataclass(frozen=True, slots=True)
-class JaegerSpan:
-    """A span as Jaeger returns it.
-
-    Attributes:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 hexadecimal digits.
-        parent_id: Span id of the parent; '' for a root.
-        name: Name of the span.
-        start_us: Start, in microseconds since 1970.
-        duration_us: Duration in microseconds.
-        tags: Attributes; Jaeger returns lists as JSON texts.
-        links: Trace id and span id of each link.
-        warnings: Jaeger's warnings about the span.
-        resource: Attributes of the process, and `service.name`.
-    """
-
-    trace_id: str
-    span_id: str
-    parent_id: str
-    name: str
-    start_us: int
-    duration_us: int
-    tags: Mapping[str, Any]
-    links: tuple[tuple[str, str], ...]
-    warnings: tuple[str, ...]
-    resource: Mapping[str, Any]
-
-    @property
-    def end_us(self) -> int:
-        """End, in microseconds since 1970."""
-        return self.start_us + self.duration_us
+_LOOKBACK: Final = datetime.timedelta(days=2)
+_NOT_JSON: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +34,19 @@ class JaegerApi:
         try:
             answer = get_json(f"{self.url}/api/traces/{trace_id}")
         except ApiError as error:
-            if ": 404 " in str(error):
+            if error.status == 404:
                 return []
             raise
-        return _spans(answer["data"][0]) if answer["data"] else []
+        return trace_of_jaeger(answer["data"][0]) if answer["data"] else []
+
+    def trace_in_otlp(self, trace_id: str) -> list[JaegerSpan]:
+        """Return the same as `trace`, from `/api/v3`.
+
+        Raises:
+            ApiError: Jaeger does not answer.
+        """
+        traces = self._otlp(f"/api/v3/traces/{trace_id}", {})
+        return traces[0] if traces else []
 
     def find(
         self,
@@ -86,6 +68,8 @@ class JaegerApi:
         Raises:
             ApiError: Jaeger does not answer.
         """
+        if self.finds_attributes_in_otlp():
+            return self.find_in_otlp(service, tags, operation, min_duration, limit)
         parameters = {"service": service, "limit": str(limit), "lookback": "2d"}
         if tags:
             parameters["tags"] = json.dumps(tags)
@@ -93,7 +77,46 @@ class JaegerApi:
             parameters["operation"] = operation
         if min_duration:
             parameters["minDuration"] = min_duration
-        return [_spans(trace) for trace in get_json(f"{self.url}/api/traces", parameters)["data"]]
+        return [trace_of_jaeger(trace) for trace in get_json(f"{self.url}/api/traces", parameters)["data"]]
+
+    def find_in_otlp(
+        self,
+        service: str,
+        tags: Mapping[str, str] | None = None,
+        operation: str | None = None,
+        min_duration: str | None = None,
+        limit: int = 100,
+    ) -> list[list[JaegerSpan]]:
+        """Search as `find`, in `/api/v3`. Jaeger up to 2.18 ignores `tags`.
+
+        Raises:
+            ApiError: Jaeger does not answer.
+        """
+        now = datetime.datetime.now(datetime.timezone.utc)
+        conditions = {
+            "service_name": service,
+            "operation_name": operation,
+            "attributes": json.dumps(tags) if tags else None,
+            "start_time_min": _rfc3339(now - _LOOKBACK),
+            "start_time_max": _rfc3339(now),
+            "duration_min": min_duration,
+            "num_traces": str(limit),
+        }
+        return self._otlp("/api/v3/traces", {f"query.{name}": text for name, text in conditions.items() if text})
+
+    def finds_attributes_in_otlp(self) -> bool:
+        """Return whether `/api/v3/traces` reads attributes, by whether it refuses an unreadable text of them.
+
+        Raises:
+            ApiError: Jaeger does not answer.
+        """
+        try:
+            get_json(f"{self.url}/api/v3/traces", {"query.attributes": _NOT_JSON})
+        except ApiError as error:
+            if error.status != 400:
+                raise
+            return "query.attributes" in str(error).partition(": 400 ")[2]
+        return False
 
     def services(self) -> list[str]:
         """Return the names of all services that have sent spans.
@@ -101,29 +124,16 @@ class JaegerApi:
         Raises:
             ApiError: Jaeger does not answer.
         """
-        return get_json(f"{self.url}/api/services")["data"] or []
+        return get_json(f"{self.url}/api/v3/services").get("services") or []
+
+    def _otlp(self, path: str, parameters: Mapping[str, str]) -> list[list[JaegerSpan]]:
+        try:
+            return traces_of_otlp(get_json(f"{self.url}{path}", parameters)["result"])
+        except ApiError as error:
+            if error.status == 404:  # no trace was found
+                return []
+            raise
 
 
-def _spans(trace: Any) -> list[JaegerSpan]:
-    spans = [_span(span, trace["processes"][span["processID"]]) for span in trace["spans"]]
-    return sorted(spans, key=lambda span: span.start_us)
-
-
-def _span(span: Any, process: Any) -> JaegerSpan:
-    references = span.get("references") or []
-    trace_id = span["traceID"]
-    parents = [link for link in references if link["refType"] == "CHILD_OF" and link["traceID"] == trace_id]
-    links = [link for link in references if link not in parents]
-    resource = {tag["key"]: tag["value"] for tag in process.get("tags") or []}
-    return JaegerSpan(
-        trace_id=span["traceID"],
-        span_id=span["spanID"],
-        parent_id=parents[0]["spanID"] if parents else "",
-        name=span["operationName"],
-        start_us=span["startTime"],
-        duration_us=span["duration"],
-        tags={tag["key"]: tag["value"] for tag in span.get("tags") or []},
-        links=tuple((link["traceID"], link["spanID"]) for link in links),
-        warnings=tuple(span.get("warnings") or ()),
-        resource=resource | {"service.name": process["serviceName"]},
-    )
+def _rfc3339(moment: datetime.datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -8,11 +8,11 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 
-LEAST_BAR: Final = 16
-MOST_BAR: Final = 72
-MOST_ROWS: Final = 40
+MIN_BAR: Final = 16
+MAX_BAR: Final = 72
+MAX_ROWS: Final = 40
 _REST: Final = 12
 """Columns for the duration and for gaps."""
 _OPEN: Final = "(in progress)"
@@ -21,7 +21,7 @@ _USUAL: Final = "cyan"
 
 
 def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
-    """Return a trace as a table with at most `MOST_ROWS` spans.
+    """Return a trace as a table with at most `MAX_ROWS` spans.
 
     Args:
         spans: All spans of the trace.
@@ -29,8 +29,8 @@ def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
         width: Maximum width in columns.
     """
     rows = list(_in_tree_order(spans))
-    names = ["  " * depth + span.name for depth, span in rows[:MOST_ROWS]]
-    bar_width = min(max(width - max(map(len, names)) - _REST, LEAST_BAR), MOST_BAR)
+    names = ["  " * depth + span.name for depth, span in rows[:MAX_ROWS]]
+    bar_width = min(max(width - max(map(len, names)) - _REST, MIN_BAR), MAX_BAR)
     begin = min(span.start_us for span in spans)
     length = max(max(span.end_us for span in spans) - begin, 1)
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
@@ -42,8 +42,8 @@ def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
         style = _ERROR if is_error else _USUAL
         bar = Text(_bar(span, begin, length, bar_width), style=style)
         table.add_row(Text(name, style=style if is_error else ""), bar, _duration(span.duration_us))
-    if len(rows) > MOST_ROWS:
-        table.add_row(f"… {len(rows) - MOST_ROWS} more spans", "", "")
+    if len(rows) > MAX_ROWS:
+        table.add_row(f"… {len(rows) - MAX_ROWS} more spans", "", "")
     return table
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from deploy.native.ports import HOST
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -24,7 +24,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Append a message to the file."""
         length = int(self.headers.get("Content-Length") or 0)
-        if not 0 < length <= MOST_BYTES:
+        if not 0 < length <= MAX_BYTES:
             self.send_error(413)
             return
         message = self.rfile.read(length).replace(b"\n", b" ")

@@ -7,28 +7,31 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
+from otel_torchdist.agent.actions.machine_actions import MachineActions
+from otel_torchdist.agent.actions.machine_advice import Incidents
 from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, suspended_among
-from otel_torchdist.agent.exchange.peers import AgentPeers
-from otel_torchdist.agent.job import Job, Neighbours
+from otel_torchdist.agent.bundles import keeper_of
+from otel_torchdist.agent.exchange.peers import PeerExchanges
+from otel_torchdist.agent.job import Job, Neighbors
 from otel_torchdist.agent.limits import MemoryShares, Priority, UsedDescriptors
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.path_watch.child import NodeCalls
+from otel_torchdist.agent.path_watch.own_runs import own_tapes, runs_to_watch
 from otel_torchdist.agent.path_watch.steps import StepRange
-from otel_torchdist.agent.path_watch.watch import ANSWER_S, PathWatch, RunToWatch, StepsOnRequest
+from otel_torchdist.agent.path_watch.watch import ANSWER_S, PathWatch, StepsResponder
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.agent.results import AgentsVerdicts, FindingsLog
 from otel_torchdist.config import Config
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import MemberRank, readable
-from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.room import Cleaning
 from otel_torchdist.node.machine.watch import MachineWatch
 from otel_torchdist.node.processes.death_watch import DeathWatch
@@ -45,6 +48,8 @@ _logger = logging.getLogger("otel_torchdist")
 
 SAVE_S: Final = 1.0
 """Seconds between checkpoints while no spans are sent."""
+BUNDLES_S: Final = 2.0
+"""Longest time in seconds to wait for the last bundles, after everything else has been flushed."""
 WARNING_S: Final = 600.0
 """Minimum seconds between warnings about one user's tapes, however many job directories the user creates."""
 TOO_LARGE: Final = (
@@ -83,30 +88,38 @@ class Agent:
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
         self._allowance = UsedDescriptors()
-        self._warned_of: dict[int, float] = {}
+        self._warned_at: dict[int, float] = {}
         self._config = config
         self._priority = priority
         self._jobs: dict[Path, Job] = {}
         self._own_directories: set[Path] = set()
-        self._neighbours = Neighbours()
+        self._neighbors = Neighbors()
         self._targets: dict[Path, ScrapeTarget] = {}
-        self._steps = StepsOnRequest()
-        self._peers = AgentPeers(self._steps.answer)
+        self._steps_responder = StepsResponder()
+        self._peers = PeerExchanges(self._steps_responder.answer)
         self._paths = PathWatch(self._ask_for_steps) if config.critical_path else None
+        folder = config.machine_incidents
+        incidents = Incidents(folder, config.machine_incident_days) if folder is not None else None
         self._actions = StallActions(
-            config.on_stall, config.on_stall_grace, config.dump_dir, rescue_timeout_s=config.rescue_timeout
+            config.on_stall,
+            config.on_stall_grace,
+            config.dump_dir,
+            rescue_timeout_s=config.rescue_timeout,
+            incidents=incidents,
         )
+        self._machine_actions = MachineActions(config.on_machine, config.dump_dir, incidents)
+        self._bundles = keeper_of(config)
         self._finding_actions = FindingActions(config.on_finding, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._findings = FindingsLog()
         self._cleaning = Cleaning(config.keep_runs, config.keep_bytes)
         self._deaths = DeathWatch()
-        built = outputs()
-        self._sink = HeldSink(built.sink, self._save)
+        unwrapped = outputs()
+        self._sink = HeldSink(unwrapped.sink, self._save)
         self._saved_at = time.monotonic()
         self._machine = _machine_watch() if config.machine else None
         self._watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
-        wrapped = dataclasses.replace(built, sink=self._sink)
+        wrapped = dataclasses.replace(unwrapped, sink=self._sink)
         self._feed = live_feed(config)
         archive = archive_of(config)
         self._notices = Notices(lambda: self.reader.tapes, is_relayed=is_relayed) if config.announce else None
@@ -179,7 +192,7 @@ class Agent:
         """Start reading new tapes, and read all new records. `/metrics` is served only after the first turn."""
         with guard.guarded("agent"):
             self._follow_new_tapes()
-            self._neighbours.update(self.reader, self._own_directories, os.geteuid())
+            self._neighbors.update(self.reader, self._own_directories, os.geteuid())
             if self._config.exchange:
                 self._peers.search(sorted(self._own_directories))
             self.reader.turn()
@@ -190,9 +203,11 @@ class Agent:
             self._verdicts.update(ongoing, own_tapes)
             self._watch_paths()
             self._actions.start_due(ongoing, own_tapes, suspended_among(ongoing))
+            self._machine_actions.start(self.reader.incidents, own_tapes)
             findings = self.reader.take_findings()
             self._findings.update(findings, own_tapes)
             self._finding_actions.start(findings, own_tapes)
+            self._bundles.update(self.reader, own_tapes)
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
@@ -205,19 +220,9 @@ class Agent:
             return
         paths = {tape.identity.nonce: tape.path for tape in self.reader.tapes}
         runs = self.reader.watch.seen
-        tapes = {
-            seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if _is_own(view, paths))
-            for seen in runs
-            if seen.world.run and not seen.world.is_foreign
-        }
-        self._steps.update(tapes)
-        self._paths.update(
-            [
-                RunToWatch(min(seen.world.ranks), seen.world, tapes[seen.world.run])
-                for seen in runs
-                if seen.judge is None and seen.world.run in tapes
-            ]
-        )
+        tapes = own_tapes(runs, paths)
+        self._steps_responder.update(tapes)
+        self._paths.update(runs_to_watch(runs, tapes))
         self.reader.report(self._paths.events())
 
     def _ask_for_steps(self, run: int, steps: StepRange) -> list[NodeCalls]:
@@ -226,17 +231,29 @@ class Agent:
     def _follow_new_tapes(self) -> None:
         open_tapes = self._count()
         for job in list(self._jobs.values()):
-            # `UsedDescriptors.count` has reserved the first tape of a directory.
-            room = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])
-            before, followed = len(self.reader.tapes), len(job.followed)
+            # The descriptors of a directory's first tape are reserved; see `UsedDescriptors.count`.
+            most = self._allowance.room_for(job.owner) + (not open_tapes[job.directory])
+            open_before, followed_before = len(self.reader.tapes), len(job.followed)
             try:
-                job.follow_new_tapes(self.reader, room)
+                job.follow_new_tapes(self.reader, most)
                 if job.directory in self._own_directories:  # other users' directories are never cleaned
-                    self._cleaning.tapes_added(job.directory.parent, len(job.followed) - followed)
+                    self._cleaning.tapes_added(job.directory.parent, len(job.followed) - followed_before)
             except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
-            if len(self.reader.tapes) != before:
+            if job.refusal and job.directory in self._jobs:
+                self._leave_to_another_version(job)
+            if len(self.reader.tapes) != open_before:
                 open_tapes = self._count()
+
+    def _leave_to_another_version(self, job: Job) -> None:
+        """Release a job directory whose ranks are of another version, so that the agent that they start can read it."""
+        _logger.warning(
+            "%s is left to an agent of the ranks' version; the ranks start one, except with "
+            "OTEL_PYTHON_TORCHDIST_READER=none",
+            job.directory,
+        )
+        self.given_up[job.directory] = time.monotonic()
+        self._leave(job.directory)
 
     def _count(self) -> Counter[Path]:
         """Count open descriptors by user; return the number of open tapes of each job directory."""
@@ -262,8 +279,8 @@ class Agent:
             largest = max(jobs, key=lambda directory: jobs[directory])
             self.given_up[largest] = time.monotonic()
             self.drop(largest)
-            if time.monotonic() - self._warned_of.get(user, float("-inf")) >= WARNING_S:
-                self._warned_of[user] = time.monotonic()
+            if time.monotonic() - self._warned_at.get(user, float("-inf")) >= WARNING_S:
+                self._warned_at[user] = time.monotonic()
                 _logger.warning(TOO_LARGE, largest, user, used_bytes >> 20, shares.most >> 20, largest)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
@@ -280,7 +297,8 @@ class Agent:
         self._leave(directory)
 
     def close(self) -> None:
-        """Read the rest, flush, and release the directories to other processes; takes at most a little over 5 s."""
+        """Read the remaining records, flush, and release the directories; takes at most a little over 5 s."""
+        self.leave_evidence()
         self.reader.close()
         self._deaths.stop()
         if self._paths is not None:
@@ -293,8 +311,13 @@ class Agent:
             self._server.stop()
         for target in self._targets.values():
             target.withdraw()
+        self._bundles.close(BUNDLES_S)
         for job in self._jobs.values():
             job.close()
+
+    def leave_evidence(self) -> None:
+        """Start writing the last bundles, without waiting for them."""
+        self._bundles.leave(self.reader, self._own_directories)
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
@@ -308,8 +331,10 @@ class Agent:
         """Start the `/metrics` server as soon as possible, and publish its address to the scrapers of every job."""
         if self._server is None:
             # Without a configured port, another user's job directory must not choose the port we listen on.
-            has_port = bool(self._config.prometheus_port)
-            trusted = [job for job in self._jobs.values() if has_port or job.directory in self._own_directories]
+            is_port_configured = bool(self._config.prometheus_port)
+            trusted = [
+                job for job in self._jobs.values() if is_port_configured or job.directory in self._own_directories
+            ]
             last_ports = (ScrapeTarget(job.directory, job.owner).last_port() for job in trusted)
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._snapshot))
@@ -329,11 +354,6 @@ class Agent:
         snapshot = self.reader.metrics.snapshot()
         self.scrapes += 1
         return snapshot
-
-
-def _is_own(view: RankView, paths: Collection[int]) -> bool:
-    """Return whether a snapshot's rank belongs to the run itself, and this agent reads its tape."""
-    return view.nonce in paths and not isinstance(view.rank, MemberRank)
 
 
 def _machine_watch() -> MachineWatch | None:

@@ -11,11 +11,13 @@ from typing import Final
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.naming import name_ranks, run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.rank_state.lives import RankLife
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.node.job.runs.lives import is_helper, read_death, run_of
-from otel_torchdist.node.job.tapes import newest_live_job
+from otel_torchdist.node.job.slurm import is_of_slurm_job
+from otel_torchdist.node.job.tapes import jobs_by_newest_rank
 from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -27,7 +29,9 @@ CONCLUDING_CHECK_S: Final = 0.1
 _logger = logging.getLogger("otel_torchdist")
 
 
-def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:
+def wait_for_job(
+    base: Path, run_dir: Path | None, timeout_s: float, stop: StopSignals, slurm_job: str = ""
+) -> Path | None:
     """Wait for a job directory with tapes; return None if there is none in time.
 
     Args:
@@ -35,10 +39,14 @@ def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopS
         run_dir: The job directory, whose ranks need not be alive; None to search.
         timeout_s: Longest time to wait.
         stop: Ends the wait.
+        slurm_job: Id of the Slurm job whose ranks to search for; '' for any.
     """
     deadline = time.monotonic() + timeout_s
     while stop.received is None:
-        directory = newest_live_job(base) if run_dir is None else run_dir if tapes_in(run_dir) else None
+        if run_dir is None:
+            directory = next((job for job in jobs_by_newest_rank(base) if is_of_slurm_job(job, slurm_job)), None)
+        else:
+            directory = run_dir if tapes_in(run_dir) else None
         left_s = deadline - time.monotonic()
         if directory is not None or left_s <= 0:
             return directory
@@ -50,19 +58,19 @@ class Foreground:
     """A run of an agent until its job is over."""
 
     def __init__(
-        self, agent: Agent, keep_s: float, is_awaited: bool = False, stays: Callable[[], bool] = lambda: False
+        self, agent: Agent, keep_s: float, expects_scraper: bool = False, stays: Callable[[], bool] = lambda: False
     ) -> None:
         """Take ownership of `agent`.
 
         Args:
             agent: The agent.
             keep_s: Longest time to stay after the last rank has ended.
-            is_awaited: Whether to assume that a scraper will come, even before the first scrape.
+            expects_scraper: Whether to assume that a scraper will come, even before the first scrape.
             stays: Returns whether to stay although no rank is running, because a launcher may start more.
         """
         self._agent = agent
         self._keep_s = keep_s
-        self._is_awaited = is_awaited
+        self._expects_scraper = expects_scraper
         self._stays = stays
         self._log = LifeLog(agent.reader)
 
@@ -77,9 +85,11 @@ class Foreground:
                 _logger.info("/metrics is served on port %d", agent.metrics_port)
             was_live = RankLife.RUNNING in self._log.latest
             self._follow(stop)
+            if stop.received is not None:
+                agent.leave_evidence()
             self._conclude(stop)
             has_failed = any(life is not RankLife.FINISHED for life in self._log.latest)
-            if was_live or (self._is_awaited and has_failed):  # this agent may have started after the job's end
+            if was_live or (self._expects_scraper and has_failed):  # this agent may have started after the job's end
                 self._linger(stop)
         finally:
             agent.close()
@@ -95,7 +105,7 @@ class Foreground:
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
-        """Keep reading until the ends of the last ranks are known and peer agents have their last calls.
+        """Keep reading until the ends of the last ranks are known, and until peer agents have these ranks' last calls.
 
         Takes at most `CONCLUDING_S`.
         """
@@ -127,8 +137,8 @@ class Foreground:
         """Return whether a launcher may restart failed ranks, or a scraper has not scraped since the end."""
         if any(life is not RankLife.FINISHED for life in self._log.latest):
             return True
-        is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
-        return is_awaited and self._agent.scrapes == scrapes_before
+        expects_scraper = scrapes_before > 0 or (self._expects_scraper and self._agent.metrics_port is not None)
+        return expects_scraper and self._agent.scrapes == scrapes_before
 
     def _log_end(self, stop: StopSignals) -> None:
         dropped = self._agent.reader.spans_dropped()
@@ -181,22 +191,22 @@ class LifeLog:
                 failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
-            before, helps = self._lives.get(tape.identity.nonce), is_helper(tape, self._reader.tapes)
+            before, is_of_helper = self._lives.get(tape.identity.nonce), is_helper(tape, self._reader.tapes)
             if before is None:
                 new.append(tape)
-                if not helps:
+                if not is_of_helper:
                     self._remember(tape.identity)
             if life is not before and life is not RankLife.RUNNING:
                 if life is RankLife.FAILED and not failure:
                     failure = _exit_code(tape)
-                ended.setdefault((life, failure, helps, tape.path.parent), []).append(tape.identity.rank)
+                ended.setdefault((life, failure, is_of_helper, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_new(new, self._reader.tapes)
         is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
-        for (life, failure, helps, directory), ranks in ended.items():
+        for (life, failure, are_helpers, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, helps), _predicate(life, several), reason, where)
+            _logger.info("%s %s%s%s", _named(ranks, are_helpers), _predicate(life, several), reason, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -212,16 +222,16 @@ def _exit_code(tape: TapeReader) -> str:
 def _log_new(new: list[TapeReader], tapes: list[TapeReader]) -> None:
     runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
     for tape in new:
-        identity, helps = tape.identity, is_helper(tape, tapes)
-        key = run_label(run_of(tape)), identity.world_size, identity.host, helps, tape.path.parent
+        identity, is_of_helper = tape.identity, is_helper(tape, tapes)
+        key = run_label(run_of(tape)), identity.world_size, identity.host, is_of_helper, tape.path.parent
         runs.setdefault(key, set()).add(identity.rank)
-    for (run, world_size, host, helps, _), ranks in runs.items():
+    for (run, world_size, host, are_helpers, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
-        _logger.info("found %s of %d%s on %s", _named(ranks, helps), world_size, of_run, host)
+        _logger.info("found %s of %d%s on %s", _named(ranks, are_helpers), world_size, of_run, host)
 
 
-def _named(ranks: Collection[int], helps: bool) -> str:
+def _named(ranks: Collection[int], are_helpers: bool) -> str:
     named = name_ranks(sorted(set(ranks)))
-    if not helps:
+    if not are_helpers:
         return named
     return f"the helper process{'es' * (len(set(ranks)) > 1)} of {named}"

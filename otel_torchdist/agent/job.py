@@ -69,7 +69,7 @@ class Job:
         except OSError as error:
             self._reader_lock.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
-        self._before = before or Checkpoint()
+        self._resumed_from = before or Checkpoint()
         self._lacks_checkpoint = before is None
         self._filters_exported = not ignores_checkpoint
         self.followed: set[int] = set()
@@ -92,7 +92,7 @@ class Job:
             tape.close()
             return
         try:
-            reader.follow(tape, before=self._before.ranks.get(nonce))
+            reader.follow(tape, before=self._resumed_from.ranks.get(nonce))
             self.followed.add(nonce)
         except TapeError as error:  # removed or damaged since it was opened
             _logger.warning("a tape can no longer be read: %s", error)
@@ -102,15 +102,21 @@ class Job:
             raise
 
     def _is_done(self, tape: TapeReader) -> bool:
-        if tape.identity.nonce not in self._before.done:
+        """Return whether an earlier agent has read a tape to its end; if so, close it."""
+        if tape.identity.nonce not in self._resumed_from.done:
             return False
         tape.close()
         return True
 
+    @property
+    def refusal(self) -> str:
+        """Why this process can read none of its tapes: another version has written them. '' if it can read any."""
+        return self._reader_lock.tapes.refusal
+
     def save(self, reader: Reader) -> None:
         """Save the reading position of each tape as a checkpoint; warn once while that fails."""
         states = {nonce: state for nonce, state in reader.states().items() if nonce in self.followed}
-        done = self._before.done | (self.followed - states.keys())
+        done = self._resumed_from.done | (self.followed - states.keys())
         try:
             checkpoint.save(self.directory, Checkpoint(states, done), self.owner)
             self._can_write = True
@@ -160,11 +166,12 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
     return [tape for tape in tapes if tape not in exported]
 
 
-# --- neighbouring jobs ------------------------------------------------------------------------------------------------
+# --- neighboring jobs -------------------------------------------------------------------------------------------------
 # Finds two kinds of other jobs on this node, and reads their tapes to see who waits for whom:
 #
-# * Jobs that share a world made by hand (a `ProcessGroup` with its own store) with one of the agent's jobs.
-# * Jobs that may be other parts of an incomplete launch: ranks started by hand have one job for each master address.
+# * Jobs that share a standalone process group (with its own store) with one of the agent's jobs.
+# * Jobs that may be other parts of an incomplete launch: ranks started without a launcher have one job for each master
+#   address.
 #
 # Their own agents export these tapes. The agents need not elect a judge, because all see the same tapes. If
 # runs share a world, the agent of the largest run judges it. Each part of a launch is judged by its own agent.
@@ -173,22 +180,22 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
 SEARCH_S: Final = 1.0
 WAITED_NS: Final = 2_000_000_000
 """Minimum age of the newest tape of an incomplete launch before the launch counts as waiting."""
-MAX_NEIGHBOURS: Final = 16
-"""Maximum number of neighbouring jobs to read."""
+MAX_NEIGHBORS: Final = 16
+"""Maximum number of neighboring jobs to read."""
 MAX_TAPES: Final = 256
-"""Maximum number of tapes of neighbouring jobs to read."""
+"""Maximum number of tapes of neighboring jobs to read."""
 
 
-class Neighbours:
-    """The neighbouring jobs of an agent's jobs."""
+class Neighbors:
+    """The neighboring jobs of an agent's jobs."""
 
     def __init__(self) -> None:
-        """Start without neighbours."""
+        """Start without neighbors."""
         self._tapes: dict[Path, LocalTapes] = {}
         self._searched_at = float("-inf")
 
     def update(self, reader: Reader, directories: Collection[Path], owner: int) -> None:
-        """Have `reader` follow the live tapes of neighbours of the jobs in `directories`. Searches once a second.
+        """Have `reader` follow the live tapes of neighbors of the jobs in `directories`. Searches once a second.
 
         Args:
             reader: Reads the tapes.
@@ -212,21 +219,21 @@ class Neighbours:
                     self._add(directory, owner, "its ranks are in a world with processes of another job")
                 elif any(launch.may_be_completed_by(paths, owner) for launch in waiting):
                     self._add(directory, owner, "its launch lacks ranks that may wait elsewhere")
-        for neighbour in self._tapes.values():
-            self._follow(neighbour, reader)
+        for neighbor in self._tapes.values():
+            self._follow(neighbor, reader)
 
     def _add(self, directory: Path, owner: int, why: str) -> None:
-        if len(self._tapes) < MAX_NEIGHBOURS:
+        if len(self._tapes) < MAX_NEIGHBORS:
             self._tapes[directory] = LocalTapes(directory, owner)
             _logger.info("%s: watching %s too", why, directory)
 
     def _follow(self, tapes: LocalTapes, reader: Reader) -> None:
-        room = MAX_TAPES - reader.neighbours
+        room = MAX_TAPES - reader.neighbors
         for tape in tapes.new(only_alive=True, most=room) if room > 0 else ():
             if reader.knows(tape.identity.nonce):
                 tape.close()
             else:
-                reader.follow(tape, exported=False, is_neighbour=True)
+                reader.follow(tape, exported=False, is_neighbor=True)
 
 
 class _Launch(NamedTuple):

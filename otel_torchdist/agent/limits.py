@@ -35,7 +35,7 @@ class UsedDescriptors:
 
     def __init__(self) -> None:
         self._tapes: Counter[int] = Counter()
-        self._taken: Counter[int] = Counter()
+        self._descriptors: Counter[int] = Counter()
 
     def count(self, directories: Iterable[tuple[int, int]]) -> None:
         """Update the counts.
@@ -45,10 +45,10 @@ class UsedDescriptors:
                 tapes counts as one tape, so that its first tape can always be opened.
         """
         self._tapes.clear()
-        self._taken.clear()
+        self._descriptors.clear()
         for user, tapes in directories:
             self._tapes[user] += max(tapes, 1)
-            self._taken[user] += _FILES_OF_DIRECTORY + _FILES_OF_TAPE * max(tapes, 1)
+            self._descriptors[user] += _FILES_OF_DIRECTORY + _FILES_OF_TAPE * max(tapes, 1)
 
     def room_for(self, user: int) -> int:
         """Return how many more tapes of a user may be opened.
@@ -61,17 +61,17 @@ class UsedDescriptors:
         """Return whether another job directory of a user, with one tape, may be opened."""
         return self._room(user, _FILES_OF_DIRECTORY) > 0
 
-    def _room(self, user: int, set_aside: int) -> int:
+    def _room(self, user: int, reserved: int) -> int:
         limit = _soft_limit()
         usable = limit - max(min(_RESERVE, limit // 2), limit // _FREE_DIVISOR)
-        room = (usable - self._taken.total() - set_aside) // _FILES_OF_TAPE
+        room = (usable - self._descriptors.total() - reserved) // _FILES_OF_TAPE
         if user != os.geteuid():
-            share = (usable // 2 - self._taken[user] - set_aside) // _FILES_OF_TAPE
+            share = (usable // 2 - self._descriptors[user] - reserved) // _FILES_OF_TAPE
             room = min(room, share, MAX_TAPES_OF_USER - self._tapes[user])
         return max(room, 0)
 
 
-def raise_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Raise the limit of file descriptors, up to the hard limit.
 
     The default soft limit of 1,024 exists only for programs that use `select`.
@@ -187,7 +187,8 @@ _BYTES_OF_TAPE: Final = 768 << 10
 _BYTES_OF_NAME: Final = 1_536
 _USUAL_NAME_BYTES: Final = 200
 _BYTES_OF_EXCESS_BYTE: Final = 15
-_BYTES_OF_OPEN: Final = 640
+"""Bytes of memory for each byte of names beyond `_USUAL_NAME_BYTES` per name."""
+_BYTES_OF_OPEN_OPERATION: Final = 640
 _BYTES_OF_CHANNEL: Final = 640
 
 
@@ -201,7 +202,7 @@ def footprint(tape: TapeReader, channels: int) -> int:
     names, size = tape.names.count, tape.names.bytes_read
     excess = max(size - _USUAL_NAME_BYTES * names, 0)
     kept = _BYTES_OF_NAME * names + _BYTES_OF_EXCESS_BYTE * excess
-    return _BYTES_OF_TAPE + kept + _BYTES_OF_OPEN * tape.open_count + _BYTES_OF_CHANNEL * channels
+    return _BYTES_OF_TAPE + kept + _BYTES_OF_OPEN_OPERATION * tape.open_count + _BYTES_OF_CHANNEL * channels
 
 
 class MemoryShares:
@@ -218,7 +219,7 @@ class MemoryShares:
         self._users: Counter[int] = Counter()
 
     def update(self, tape: TapeReader, channels: int) -> None:
-        """Estimate the memory of a tape again."""
+        """Replace the estimate for a tape."""
         nonce = tape.identity.nonce
         self.forget(nonce)
         size = footprint(tape, channels)

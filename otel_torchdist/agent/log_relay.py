@@ -16,10 +16,10 @@ from typing import Final
 from otel_torchdist.system.files.kept import KeptFile, identity_of
 from otel_torchdist.system.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.system.files.others import read_part
-from otel_torchdist.system.this_process.stderr_logging import ANNOUNCED, NOTICE, goes_to_stderr_only
+from otel_torchdist.system.this_process.stderr_logging import ANNOUNCED, NOTICE, log_beyond_stderr
 
 LOG_NAME: Final = "agent.log"
-LOCK_NAME: Final = "relay.lock"
+RELAY_LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
 SILENT_CHECKS: Final = 4
 """Checks (one a second) without a heartbeat of the relaying rank after which another rank stands in."""
@@ -120,9 +120,9 @@ class LogRelay:
         """Follow the log in a job directory from its current end."""
         self.path = directory / LOG_NAME
         self._tail = LogTail(self.path)
-        self._lock = KeptFile(directory / LOCK_NAME, _FLAGS)
+        self._lock = KeptFile(directory / RELAY_LOCK_NAME, _FLAGS)
         self._stand_in_lock = KeptFile(directory / STAND_IN_LOCK_NAME, _FLAGS)
-        self._is_ours = False
+        self._is_owner = False
         self._stands_in = False
         self._heartbeat_ns = 0
         self._checks_without_heartbeat = 0
@@ -130,8 +130,8 @@ class LogRelay:
     def pass_on(self) -> None:
         """Log the warnings added since the last call, if this process is the relaying rank or stands in for it."""
         self._reopen_locks()
-        self._is_ours = self._is_ours or try_lock(self._lock.fileno())
-        if self._is_ours:
+        self._is_owner = self._is_owner or try_lock(self._lock.fileno())
+        if self._is_owner:
             self._relay_as_owner()
         elif self._has_new_heartbeat():
             self._relay_new() if self._stands_in else self._tail.skip_new_lines()
@@ -151,7 +151,7 @@ class LogRelay:
     def _reopen_locks(self) -> None:
         """Reopen lock files that the program has closed; closing them has released the locks."""
         if not self._lock.is_open:
-            self._is_ours = False
+            self._is_owner = False
             self._lock.reopen()
         if not self._stand_in_lock.is_open:
             self._stands_in = False
@@ -191,7 +191,9 @@ def pass_on(line: str) -> None:
     for word, level in LEVELS.items():
         _, matched, message = line.partition(word)
         if matched:
-            if word.strip() != ANNOUNCED or not goes_to_stderr_only(_logger):
+            if word.strip() == ANNOUNCED:
+                log_beyond_stderr(_logger, level, message)
+            else:
                 _logger.log(level, "%s", message)
             return
 
@@ -199,7 +201,7 @@ def pass_on(line: str) -> None:
 def is_relayed(directory: Path) -> bool:
     """Return whether a rank relays the agent's log."""
     with contextlib.suppress(OSError):
-        return is_file_locked(directory / LOCK_NAME)
+        return is_file_locked(directory / RELAY_LOCK_NAME)
     return False
 
 

@@ -18,8 +18,8 @@ from typing import Final
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import LifeLog
 from otel_torchdist.agent.job import AgentError, Job
-from otel_torchdist.agent.limits import raise_limit
-from otel_torchdist.model.naming import readable
+from otel_torchdist.agent.limits import raise_descriptor_limit
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.directory import MEMORY, USUAL_BASES
 from otel_torchdist.node.job.tapes import TOO_FEW, live_jobs
 from otel_torchdist.system.files.others import is_transient, reason
@@ -64,11 +64,11 @@ class NodeWatch:
         self._log = LifeLog(agent.reader)
         self._live_at: dict[Path, float] = {}
         self._unchecked: set[Path] = set()
-        self._crowded: set[Path] = set()
+        self._bases_with_unread_jobs: set[Path] = set()
         self._slow = slow or SlowScans()
         self._retry_s = retry_s
         self._memory, self._usual_bases = memory, usual_bases
-        raise_limit()
+        raise_descriptor_limit()
 
     def run(self, stop: StopSignals) -> None:
         """Read all jobs that appear until a signal comes, then flush."""
@@ -99,19 +99,19 @@ class NodeWatch:
         # A failed listing or a removed directory does not prove that the ranks have ended; the open tapes do.
         live += [path for path in self._agent.directories if path not in live and self._may_be_live(path, unchecked)]
         self._live_at.update(dict.fromkeys(live, now))
-        crowded: Counter[Path] = Counter()
+        unread_jobs: Counter[Path] = Counter()
         for directory in live:
             if directory in self._agent.directories:
                 continue
             if not self._has_room_for(directory):
-                crowded[directory.parent] += 1
+                unread_jobs[directory.parent] += 1
                 continue
             try:
                 self._start_reading(directory)
             except OSError as error:
                 unchecked[directory] = error
         self._warn_of_unreadable(unchecked)
-        self._warn_of_crowded(crowded)
+        self._warn_of_unread_jobs(unread_jobs)
         self._drop_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
@@ -149,12 +149,12 @@ class NodeWatch:
                 _logger.warning("%s cannot be scanned: %s", path, reason(error))
         self._unchecked = set(unchecked)
 
-    def _warn_of_crowded(self, crowded: Mapping[Path, int]) -> None:
+    def _warn_of_unread_jobs(self, unread_jobs: Mapping[Path, int]) -> None:
         """Warn about each base directory with unread job directories, once until all of them are read again."""
-        for base, count in crowded.items():
-            if base not in self._crowded:
+        for base, count in unread_jobs.items():
+            if base not in self._bases_with_unread_jobs:
                 _logger.warning("%s: %d of its job directories are not read: %s", base, count, TOO_FEW)
-        self._crowded = set(crowded)
+        self._bases_with_unread_jobs = set(unread_jobs)
 
     def _start_reading(self, directory: Path) -> None:
         """Start reading a job directory.
@@ -235,6 +235,6 @@ class SlowScans:
     def slow_in(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
         """Return the directories with `SLOW_SCANS` consecutive slow scans, and the seconds that this scan took."""
         slow = {path for path, seconds in took_s.items() if seconds >= self._slow_s}
-        explained = {path.parent for path in slow}
-        self._slow = Counter({path: self._slow[path] + 1 for path in slow - explained})
+        parents_of_slow = {path.parent for path in slow}
+        self._slow = Counter({path: self._slow[path] + 1 for path in slow - parents_of_slow})
         return {path: took_s[path] for path, scans in self._slow.items() if scans >= SLOW_SCANS}

@@ -26,6 +26,7 @@ from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.node.job.agent_notes import is_announced, leave_notice, note_announced, take_notice
 from otel_torchdist.node.job.ancestry import STDERR, StandardError, descriptor_path, open_flags
 from otel_torchdist.node.job.description_file import read_description
+from otel_torchdist.node.job.slurm import srun_on
 from otel_torchdist.system.this_process.stderr_logging import NOTICE, logged_as
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -38,7 +39,7 @@ LONGEST_PAUSE_S: Final = 2.0
 GIVEN_UP_S: Final = 60.0
 """Seconds of retries. Launchers end within seconds of their ranks, or restart them within a minute."""
 RECENT_NS: Final = 60_000_000_000
-"""Age of a job's last sign of life up to which notices are written; later its file may belong to another job."""
+"""Maximum age of a job's last sign of life for a notice. Later, its standard error may belong to another job."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -101,9 +102,13 @@ class Notices:
             return None
         first = min(tapes, key=lambda tape: tape.identity.rank)
         host = first.identity.host if len(nonces) < first.identity.world_size else ""
-        lines = notice_lines(text, event.world.run, first.path.parent, host)
+        described = read_description(first.path, first.owner)
+        launcher = srun_on(first.identity.host, described.job) if described is not None else []
+        lines = notice_lines(text, event.world.run, first.path.parent, "" if launcher else host, launcher)
         own_tapes = [tape for tape in tapes if tape.owner == os.geteuid()]
-        notice = _Notice(lines, files_of(own_tapes), first.path.parent, event.incident.trace_id, self._is_relayed)
+        notice = _Notice(
+            lines, standard_errors_of(own_tapes), first.path.parent, event.incident.trace_id, self._is_relayed
+        )
         if own_tapes:
             return notice
         if event.verdict.kind.traits.is_final:  # the launcher may read it much later, when a stall may be over
@@ -115,7 +120,7 @@ def _is_recent(view: RankView, now_ns: int) -> bool:
     return view.alive or now_ns - max(view.heartbeat_ns, view.seen_alive_ns) < RECENT_NS
 
 
-def files_of(tapes: Iterable[TapeReader]) -> list[StandardError]:
+def standard_errors_of(tapes: Iterable[TapeReader]) -> list[StandardError]:
     """Return the distinct standard errors that ranks have described, each with all holders, lowest rank first."""
     holders: dict[tuple[int, int, str], dict[tuple[int, int], None]] = {}
     for tape in sorted(tapes, key=lambda tape: tape.identity.rank):
@@ -159,7 +164,7 @@ class _Notice:
         self._directory = directory
         self._trace_id = trace_id
         self._is_relayed = is_relayed
-        self._is_left = False
+        self._is_left_for_launcher = False
 
     def write_once(self) -> None:
         """Try once to write the lines."""
@@ -183,23 +188,23 @@ class _Notice:
         """Leave the lines for the launcher; see `leave_notice`."""
         with contextlib.suppress(OSError):  # no space left
             leave_notice(self._directory, self._trace_id, self._text, owner)
-            self._is_left = True
+            self._is_left_for_launcher = True
 
     def log(self) -> None:
         """Log the lines to the log of this process."""
         for line in self._lines:
             _logger.warning("%s", line, extra=logged_as(NOTICE))
-        self._note()
+        self._mark_delivered()
 
     def _write(self) -> bool:
         """Write the lines, unless the launcher has taken them meanwhile; return whether they are delivered."""
-        is_taken = self._is_left and not take_notice(self._directory, self._trace_id)
-        self._is_left = False
+        is_taken = self._is_left_for_launcher and not take_notice(self._directory, self._trace_id)
+        self._is_left_for_launcher = False
         if is_taken or any(write_to(file, self._text) is NoticeDelivery.DONE for file in self._files):
-            self._note()
+            self._mark_delivered()
         return self.is_delivered
 
-    def _note(self) -> None:
+    def _mark_delivered(self) -> None:
         self.is_delivered = True
         note_announced(self._directory, self._trace_id)
 
@@ -225,7 +230,7 @@ class _Notice:
 # --- writing to another process's standard error ----------------------------------------------------------------------
 # Writes a few lines to the standard error of a job, from a process that has not inherited it.
 #
-# The file is opened for each text and closed at once: a pipe that stayed open would block its reader at the end. It is
+# The file is opened for each text and closed at once: a pipe has no end for its reader while we have it open. It is
 # opened through `/proc` while a process has it as its standard error, else by its path (regular files only). A regular
 # file is not written to while a process has it open without O_APPEND, as with a shell's `2>file`: that process would
 # overwrite the appended lines.

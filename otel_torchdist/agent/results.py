@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.stall.events import OngoingStall, Ruling
-from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.reports.finding import Finding, FindingOver
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.node.job.kept_results import MAX_FINDING_TEXT as MAX_TEXT
 from otel_torchdist.node.job.kept_results import (
     AgentsVerdict,
@@ -22,7 +20,7 @@ from otel_torchdist.node.job.kept_results import (
     write_agents_verdict,
     write_kept_findings,
 )
-from otel_torchdist.node.job.runs.lives import life_of
+from otel_torchdist.node.job.runs.lives import is_running
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -56,7 +54,7 @@ class AgentsVerdicts:
         for key in self._written.keys() - reported:
             _, nonces = self._written[key]
             # If the ranks still run, the stall is over; if they are gone, their last verdict stays.
-            if all(_runs(by_nonce.get(nonce)) for nonce in nonces):
+            if all(nonce in by_nonce and is_running(by_nonce[nonce]) for nonce in nonces):
                 self._remove(key)
 
     def _write(self, key: tuple[Path, int], stall: OngoingStall) -> None:
@@ -75,13 +73,6 @@ class AgentsVerdicts:
             remove_agents_verdict(*key)
         except OSError as error:
             _logger.debug("%s: the verdict on a run cannot be removed: %s", key[0], error)
-
-
-def _runs(tape: TapeReader | None) -> bool:
-    try:
-        return tape is not None and life_of(tape) is RankLife.RUNNING
-    except TapeError:
-        return False
 
 
 def _to_record(ruling: Ruling) -> AgentsVerdict:
@@ -123,11 +114,11 @@ class FindingsLog:
     def _write(self, finding: Finding | FindingOver, tapes: Sequence[TapeReader]) -> None:
         match finding:
             case Finding():
-                self._begin(finding, tapes)
+                self._add(finding, tapes)
             case FindingOver():
-                self._end(finding)
+                self._mark_over(finding)
 
-    def _begin(self, finding: Finding, tapes: Sequence[TapeReader]) -> None:
+    def _add(self, finding: Finding, tapes: Sequence[TapeReader]) -> None:
         directories = {tape.path.parent for tape in tapes if tape.identity.nonce in finding.nonces}
         if len(directories) != 1:
             return
@@ -138,7 +129,7 @@ class FindingsLog:
         kept = read_kept_findings(directory, finding.run)
         write_kept_findings(directory, finding.run, [*(earlier for earlier in kept if earlier.key != new.key), new])
 
-    def _end(self, over: FindingOver) -> None:
+    def _mark_over(self, over: FindingOver) -> None:
         directory = self._directories.get(over.run)
         if directory is None:
             return

@@ -6,6 +6,7 @@ tapes for stalls. A native call that holds the GIL stops this thread like any ot
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -17,8 +18,13 @@ from otel_torchdist.agent.actions.perform import Callback
 from otel_torchdist.agent.actions.triggers import FindingActions, StallActions, supported_in_rank, suspended_among
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.config import Config
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.config import ActionKind, Config
+from otel_torchdist.environment_variables import (
+    OTEL_PYTHON_TORCHDIST_BUNDLES,
+    OTEL_PYTHON_TORCHDIST_ON_FINDING,
+    OTEL_PYTHON_TORCHDIST_ON_MACHINE,
+    OTEL_PYTHON_TORCHDIST_ON_STALL,
+)
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.node.job.tapes import ReaderLock
@@ -31,6 +37,8 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+
+_logger = logging.getLogger("otel_torchdist")
 
 STOP_S = 10.0
 """Longest time to wait for the thread when the process ends."""
@@ -47,13 +55,23 @@ class ReaderThread:
             outputs: Builds the exporters. Called on the thread, because that takes time.
             on_stall: Called for each stall; see `StallActions`.
         """
-        doable = supported_in_rank(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
-        self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
+        on_stall_actions = supported_in_rank(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
+        self._actions = StallActions(on_stall_actions, config.on_stall_grace, config.dump_dir, on_stall)
         on_finding = supported_in_rank(config.on_finding, OTEL_PYTHON_TORCHDIST_ON_FINDING)
+        if any(action.kind is not ActionKind.LOG for action in config.on_machine):
+            _logger.warning(
+                "%s needs an agent, but here the tapes are read by a thread of the rank: ignored",
+                OTEL_PYTHON_TORCHDIST_ON_MACHINE,
+            )
         self._finding_actions = FindingActions(on_finding, config.dump_dir)
+        if config.bundles is not None:
+            _logger.warning(
+                "%s needs an agent, but here the tapes are read by a thread of the rank: no bundles are written",
+                OTEL_PYTHON_TORCHDIST_BUNDLES,
+            )
         self._config = config
         self._outputs = outputs
-        self._new: list[TapeWriter] = []
+        self._new_writers: list[TapeWriter] = []
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -72,14 +90,14 @@ class ReaderThread:
             self._thread = self._reader_lock = None
             self._wake = threading.Event()
         self._end.arm()
-        self._new.append(tape)
+        self._new_writers.append(tape)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="otel-torchdist-reader", daemon=True)
             self._thread.start()
         self._wake.set()
 
     def stop(self) -> None:
-        """Export the rest and end the thread, within `STOP_S`."""
+        """Export the remaining records and end the thread, within `STOP_S`."""
         self._end.disarm()
         self._stopping = True
         self._wake.set()
@@ -126,8 +144,8 @@ class ReaderThread:
             self._finding_actions.start(reader.take_findings(), reader.tapes)
 
     def _follow_new_tapes(self, reader: Reader) -> None:
-        while self._new:
-            writer = self._new.pop(0)
+        while self._new_writers:
+            writer = self._new_writers.pop(0)
             writer.claim_export()
             reader.follow(TapeReader.of_writer(writer))
             directory = writer.path.parent

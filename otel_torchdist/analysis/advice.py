@@ -8,14 +8,13 @@ from enum import Enum
 from typing import Final
 
 from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath, PathKind
-from otel_torchdist.analysis.critical_path.result import call_of, sentence
 from otel_torchdist.analysis.critical_path.timelines import Label
+from otel_torchdist.analysis.critical_path.wording import describe_call, describe_cause
 from otel_torchdist.analysis.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.analysis.parallelism.roles import Role
 from otel_torchdist.model.activity_kinds import TimeKind
-from otel_torchdist.model.naming import name_ranks, readable
-from otel_torchdist.model.units import amount, duration
+from otel_torchdist.model.text import amount, duration, name_ranks, readable
 
 Names = Mapping[str, str]
 MIN_SHARE_RATIO: Final = 2.0
@@ -23,7 +22,9 @@ MIN_SHARE_RATIO: Final = 2.0
 MIN_TRANSFER_SHARE: Final = 0.2
 """Point out transfers if they take at least this share of the critical path."""
 MANY_OPERATIONS: Final = 50
+"""Point out exchanges of gradients if a rank makes more than this number of operations in a step, on average small."""
 SMALL_BYTES: Final = 1_000_000
+"""Operations that send fewer bytes than this are small."""
 MIN_WORK_RATIO: Final = 1.5
 """Point out experts if the busiest rank of a typical exchange has at least this multiple of the mean work."""
 _WITHIN_LAYERS: Final = (Role.TENSOR, Role.SEQUENCE, Role.EXPERT, Role.CONTEXT)
@@ -180,7 +181,7 @@ def _small_operations(groups: ParallelGroups, calls: WorldCalls, steps: int) -> 
 
 def _exchanges(group: GroupCalls) -> int:
     """Return the number of calls, over all members, that exchange more than a loss or a norm."""
-    return sum(count.calls for kind, count in group.kinds.items() if not kind.is_small)
+    return sum(count.calls for shape, count in group.shapes.items() if not shape.is_small)
 
 
 PAGES: Final = {
@@ -213,13 +214,13 @@ def _not_computing(advice: Advice, names: Names) -> str:
         return ""
     are = "is" if len(advice.ranks) == 1 else "are"
     return (
-        f"{sentence(cause, names)}, and {are} {advice.share:.0%} of the critical path; without this, a step would be "
-        f"up to {duration(advice.gain_ns)} shorter"
+        f"{describe_cause(cause, names)}, and {are} {advice.share:.0%} of the critical path; without this, a step "
+        f"would be up to {duration(advice.gain_ns)} shorter"
     )
 
 
 def _slow_rank(advice: Advice, names: Names) -> str:
-    before = f" before {call_of(advice.label, names)}" if advice.label is not None else ""
+    before = f" before {describe_call(advice.label, names)}" if advice.label is not None else ""
     return _not_computing(advice, names) or (
         f"the computing of {name_ranks(advice.ranks)} is {advice.share:.0%} of the critical path; if it took as long as"
         f" its peers{before}, a step would be up to {duration(advice.gain_ns)} shorter"
@@ -244,7 +245,7 @@ def _unequal_stages(advice: Advice, _: Names) -> str:
 def _exposed(advice: Advice, names: Names) -> str:
     return (
         f"{advice.share:.0%} of the critical path is transfer that no computing hides; the largest part is "
-        f"{call_of(advice.label, names)}, without which a step would be up to {duration(advice.gain_ns)} shorter"
+        f"{describe_call(advice.label, names)}, without which a step would be up to {duration(advice.gain_ns)} shorter"
     )
 
 
@@ -283,13 +284,13 @@ _CHECKS_OF_TIME: Final = {
     "and files",
     TimeKind.OPTIMIZER: "compare the parameters of its optimizer with a peer's",
     TimeKind.BACKWARD: "profile the backward pass of this rank and of a peer (py-spy record, torch.profiler), and "
-    "compare their data, clocks of CPU and GPU, and neighbours on the machine",
+    "compare their data, clocks of CPU and GPU, and other processes on the machine",
     TimeKind.REMOTE_CALL: "look for the worker that it calls: spans of remote procedure calls have both sides",
     TimeKind.COMPUTING: "",
 }
 _CHECKS: Final = {
     Topic.SLOW_RANK: "profile this rank and a peer before that line (py-spy record, torch.profiler), and compare their "
-    "data, clocks of CPU and GPU, and neighbours on the machine",
+    "data, clocks of CPU and GPU, and other processes on the machine",
     Topic.SLOW_NODE: "run the same job with that node replaced, or a benchmark of one node on it and on another",
     Topic.UNEQUAL_STAGES: "compare the layers of the stages, embedding and loss included; if the stage is on a machine "
     "of its own, exchange machines to see whether it is slow there too",

@@ -16,13 +16,13 @@ import msgspec
 
 from otel_torchdist.analysis.advice import PAGES, Advice, Topic, advise, check, finding
 from otel_torchdist.analysis.clocks.alignment import Alignment
-from otel_torchdist.analysis.critical_path.analysis import MOST_CALLS, PathFinder
+from otel_torchdist.analysis.critical_path.analysis import MAX_CALLS, PathFinder
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.critical_path.result import PathResult, path_result
 from otel_torchdist.analysis.parallelism.calls import CallCounter
 from otel_torchdist.analysis.parallelism.graph import Graph, graph_of
 from otel_torchdist.analysis.statistics.compute import Observer, statistics_of_calls
-from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS, Part
+from otel_torchdist.analysis.statistics.grouping import DEFAULT_KEYS, GroupingKey
 from otel_torchdist.analysis.statistics.result import Statistics
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.sources.history.call_table import CallTable
@@ -46,15 +46,15 @@ class Scope:
 
     Attributes:
         sections: The parts of the analysis.
-        parts: The keys by which statistics are grouped into rows.
+        keys: The keys by which statistics are grouped into rows.
         ranks: Ranks whose calls the statistics count; None for all.
-        most_calls: Upper bound on the calls analysed for the critical path, over all ranks.
+        most_calls: Upper bound on the calls analyzed for the critical path, over all ranks.
     """
 
     sections: Collection[AnalysisSection] = ALL_SECTIONS
-    parts: Sequence[Part] = DEFAULT_PARTS
+    keys: Sequence[GroupingKey] = DEFAULT_KEYS
     ranks: Collection[int] | None = None
-    most_calls: int = MOST_CALLS
+    most_calls: int = MAX_CALLS
 
     @property
     def needs_graph(self) -> bool:
@@ -127,22 +127,22 @@ class Analyzer:
         """The aligned clocks of all ranks. Read it only after all ranks have been added."""
         return self._paths.alignment()
 
-    def analysis(self, parts: Sequence[Part] | None = None, observers: Sequence[Observer] = ()) -> Analysis:
+    def analysis(self, keys: Sequence[GroupingKey] | None = None, observers: Sequence[Observer] = ()) -> Analysis:
         """Return the results. Call it only once.
 
         Args:
-            parts: The keys by which statistics are grouped into rows; None for the scope's.
+            keys: The keys by which statistics are grouped into rows; None for the scope's.
             observers: Receive all matched calls as well.
         """
         scope, counted = self._scope, self._counter.counted()
         graph = graph_of(counted) if counted.groups else None
         path = self._paths.path(self.alignment) if scope.needs_path else None
-        parts = scope.parts if parts is None else parts
+        keys = scope.keys if keys is None else keys
         return Analysis(
             sections=frozenset(scope.sections),
             world_size=self._world_size,
             known=sorted(self._known),
-            statistics=statistics_of_calls(self.table.ranks, parts, scope.ranks, observers),
+            statistics=statistics_of_calls(self.table.ranks, keys, scope.ranks, observers),
             graph=graph,
             path=path,
             advice=advise(graph, counted, path) if AnalysisSection.ADVICE in scope.sections else (),
@@ -150,7 +150,7 @@ class Analyzer:
 
 
 def analysis_of(histories: Iterable[RankHistory], scope: Scope) -> Analysis:
-    """Analyse the histories of all ranks, one history per rank."""
+    """Analyze the histories of all ranks, one history per rank."""
     analyzer = Analyzer(scope)
     for history in histories:
         analyzer.add(history)

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.c10d.devices import DeviceOperations, Devices
     from otel_torchdist.capture.core.c10d.hot_path import HotPath
-    from otel_torchdist.capture.core.c10d.lone_backends import LoneBackends
     from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
+    from otel_torchdist.capture.core.c10d.standalone_backends import StandaloneBackends
     from otel_torchdist.capture.core.groups.groups import GroupState
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
+    from otel_torchdist.capture.parts.ray_training import RayTraining
     from otel_torchdist.capture.tensors.choice import Observers
     from otel_torchdist.capture.tensors.observed import ObservedCalls
     from otel_torchdist.native.library import Library
@@ -42,13 +43,22 @@ def cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
     return cuda_operations(native)
 
 
-class LoneBackendCreation(SessionPart):
+def ray_training(failed: Callable[[BaseException], object]) -> RayTraining | None:
+    """Return the recorder of exceptions of training functions, or None in a process that is no worker of Ray."""
+    if "ray" not in sys.modules:
+        return None
+    from otel_torchdist.capture.parts.ray_training import RayTraining
+
+    return RayTraining(failed)
+
+
+class StandaloneBackendCreation(SessionPart):
     """Recorder of backends that the program creates itself. torch creates others, for groups and RPC."""
 
     def __init__(self, hot_path: HotPath) -> None:
         """Initialize without hooks. `hot_path` records the calls."""
         self._hot_path = hot_path
-        self._backends: LoneBackends | None = None
+        self._backends: StandaloneBackends | None = None
 
     def hook(self, patches: Patches) -> None:
         """Patch the constructor of gloo backends."""
@@ -57,10 +67,10 @@ class LoneBackendCreation(SessionPart):
             def init(backend: Any, *args: Any, **kwargs: Any) -> None:
                 original(backend, *args, **kwargs)
                 with guard.guarded("a backend's creation"):
-                    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` calls it
+                    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `inspect` uses it, too
                     if not str(caller.f_globals.get("__name__")).startswith("torch."):
                         store = kwargs["store"] if "store" in kwargs else args[0]
-                        self._follow(patches).add(backend, store)
+                        self._backends_with_hooks(patches).add(backend, store)
 
             return init
 
@@ -68,11 +78,11 @@ class LoneBackendCreation(SessionPart):
         if backend_class is not None:
             patches.replace(backend_class, "__init__", make_init)
 
-    def _follow(self, patches: Patches) -> LoneBackends:
+    def _backends_with_hooks(self, patches: Patches) -> StandaloneBackends:
         if self._backends is None:
-            from otel_torchdist.capture.core.c10d.lone_backends import LoneBackends
+            from otel_torchdist.capture.core.c10d.standalone_backends import StandaloneBackends
 
-            self._backends = LoneBackends(self._hot_path)
+            self._backends = StandaloneBackends(self._hot_path)
             self._backends.hook(patches)
         return self._backends
 
@@ -81,12 +91,12 @@ def observed_calls(
     observers: Observers | None,
     find_group: Callable[[ProcessGroup], GroupState | None],
     patches: Patches,
-    current: Callable[[], Recorder | None],
+    current_recorder: Callable[[], Recorder | None],
     devices: Devices,
 ) -> ObservedCalls | None:
-    """Return the calls of tensor observers, or None without observers."""
+    """Return the session part that calls observers of tensors, or None without observers."""
     if observers is None:
         return None
     from otel_torchdist.capture.tensors.observed import ObservedCalls
 
-    return ObservedCalls(observers, find_group, patches, current, devices.find_cuda)
+    return ObservedCalls(observers, find_group, patches, current_recorder, devices.find_cuda)

@@ -21,11 +21,12 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.node.job.description_file import job_in
 from otel_torchdist.node.job.directory import base_directory
+from otel_torchdist.node.job.slurm import this_slurm_job
 from otel_torchdist.show.serving.scrape_target import withdraw_stale
 from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 
-_LINE: Final = "%(asctime)s %(message)s"
+_LOG_FORMAT: Final = "%(asctime)s %(message)s"
 
 
 def agent(
@@ -36,7 +37,8 @@ def agent(
             file_okay=False,
             resolve_path=True,
             help="The directory of a running or finished job. "
-            "Without it: the directory of this user's job in which a rank started last.",
+            "Without it: the directory of this user's job in which a rank started last, inside a Slurm job of "
+            "that job.",
         ),
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,
@@ -67,13 +69,13 @@ def agent(
         ),
     ] = False,
 ) -> None:
-    """Start an agent by hand: as a node's service, beside ranks that start none, or for a job that has ended.
+    """Start an agent by hand: as a node's service, beside ranks that do not start one, or for a job that has ended.
 
     The agent reads the tapes of a job on this node, exports spans, serves /metrics and watches for stalls. Ranks start
     an agent by themselves unless OTEL_PYTHON_TORCHDIST_READER is set to something else. All other settings are those of
     a training process: the OTEL_* variables. A signal ends the agent with exit code 0, after a last export.
     """
-    logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
+    logging.basicConfig(stream=sys.stdout, format=_LOG_FORMAT, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
     if watch and (run_dir is not None or again or stay):
@@ -83,7 +85,7 @@ def agent(
         )
     with StopSignals() as stop:
         if watch:
-            NodeWatch(Agent(config, outputs_from_environment, Priority()), _own_base(config), keep).run(stop)
+            NodeWatch(Agent(config, outputs_from_environment, Priority()), _custom_base(config), keep).run(stop)
             return
         directory = _find(config, run_dir, wait, stop)
         if directory is None:
@@ -98,7 +100,7 @@ def agent(
         Foreground(agent_of_job, keep, stays=lambda: not is_hung_up()).run(stop)
 
 
-def _own_base(config: Config) -> Path | None:
+def _custom_base(config: Config) -> Path | None:
     """Return the configured base directory; None for the default, which covers the jobs of all users."""
     return config.tape_dir if config.tape_dir != Config().tape_dir else None
 
@@ -110,8 +112,10 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     withdraw_stale(base)
-    directory = wait_for_job(base, run_dir, timeout_s, stop)
+    slurm_job = this_slurm_job()
+    directory = wait_for_job(base, run_dir, timeout_s, stop, slurm_job)
     if directory is None and stop.received is None:
-        where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"
+        of_slurm = f" in Slurm job {slurm_job}" if slurm_job else ""
+        where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank{of_slurm}"
         fail(f"{where} within {timeout_s:g} s", ExitCode.NOTHING_FOUND)
     return directory

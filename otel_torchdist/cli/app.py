@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
 from otel_torchdist.cli.output.progress import showing_progress
+from otel_torchdist.errors import RunError
 from otel_torchdist.system.this_process.commands import freezing_imports
 
 
@@ -40,24 +41,27 @@ class _Command:
         return typer.main.get_command(app)
 
 
-_PRINTED: Final = (ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE)
+_PRINTING_CODES: Final = (ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE)
 """Exit codes of commands that write to standard output."""
-_WRITTEN: Final = (*_PRINTED, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN)
+_WRITING_CODES: Final = (*_PRINTING_CODES, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN)
 """Exit codes of commands that write files."""
-_DEMO: Final = (
+_DEMO_CODES: Final = (
     *(ExitCode.DEMO_FAILED, ExitCode.UNAVAILABLE, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN, ExitCode.HUNG_UP),
     *(ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE, ExitCode.TERMINATED),
+)
+_SERVING_CODES: Final = (
+    *(ExitCode.UNAVAILABLE, ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE, ExitCode.TERMINATED),
 )
 # In the order in which a new user needs them; `--help` keeps the order.
 _COMMANDS: Final = {
     command.name: command
     for command in (
-        _Command("demo", "demo.command", "demo", _DEMO),
+        _Command("demo", "demo.command", "demo", _DEMO_CODES),
         _Command("watch", "watch.command", "watch", (ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE)),
-        _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_PRINTED)),
-        _Command("profile", "profile.command", "profile", (*_PRINTED, ExitCode.NOT_WRITTEN)),
-        _Command("analyze", "analyze.command", "analyze", _WRITTEN),
-        _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE, ExitCode.NOT_SENT)),
+        _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_PRINTING_CODES)),
+        _Command("profile", "profile.command", "profile", (*_PRINTING_CODES, ExitCode.NOT_WRITTEN)),
+        _Command("analyze", "analyze.command", "analyze", _WRITING_CODES),
+        _Command("export", "export.command", "export", (*_WRITING_CODES, ExitCode.UNAVAILABLE, ExitCode.NOT_SENT)),
         _Command(
             "reproduce",
             "reproduce",
@@ -65,6 +69,7 @@ _COMMANDS: Final = {
             (ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE),
         ),
         _Command("agent", "agent", "agent", (ExitCode.NOTHING_FOUND,)),
+        _Command("mcp", "mcp.command", "mcp", _SERVING_CODES),
         _Command(
             "build-native",
             "build_native",
@@ -95,18 +100,27 @@ class _Commands(TyperGroup):
         try:
             with showing_progress():
                 return super().invoke(ctx)
+        except RunError as error:
+            from otel_torchdist.cli.output.text import fail  # most commands end without an error
+            from otel_torchdist.cli.targets import warn
+
+            warn(error.warnings)
+            fail(str(error), ExitCode.NOTHING_FOUND)
         except BrokenPipeError as error:  # Typer would exit with 1
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
 
 
-def _give_usage_errors_their_code() -> None:
-    """Replace Typer's exit code for an invalid command line, 2, even if the command itself is unknown."""
+def _set_exit_code_of_usage_errors() -> None:
+    """Replace Typer's exit code for an invalid command line, 2.
+
+    Typer does not export its `UsageError`, the base class of `BadParameter` and of the error for an unknown command.
+    """
     for kind in typer.BadParameter.__mro__:
         if kind.__name__ == "UsageError":
             kind.exit_code = ExitCode.USAGE_ERROR
 
 
-_give_usage_errors_their_code()
+_set_exit_code_of_usage_errors()
 app = typer.Typer(
     cls=_Commands,
     help="OpenTelemetry for torch.distributed: which rank holds the job up, since when, and where in its code.",

@@ -8,10 +8,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.native.build import NoToolError, build
 from otel_torchdist.native.library import NativeError, library_cache
 from otel_torchdist.native.trust import why_not_trusted
+from otel_torchdist.system.progress import progress
 
 
 def build_native(
@@ -22,23 +22,23 @@ def build_native(
     """Build the native library for the installed torch, with this machine's C++ compiler.
 
     The library then records calls in under a microsecond each and without the GIL. Building takes half a minute; do it
-    before a job starts, not in its ranks. Wheels for Linux bring libraries for released versions of torch, so this is
-    for torch's nightly builds and your own.
+    before a job starts, not in its ranks. Wheels for Linux contain libraries for released versions of torch, so you
+    need this command only for nightly builds of torch and for your own.
     """
     folder = to or library_cache()
     try:
         with progress("Compiling"):
-            made = build(folder)
-        why = "" if to else why_not_trusted(made)
+            library = build(folder)
+        why = "" if to else why_not_trusted(library)
         if why:
-            raise NativeError(f"{made} was built, but would not be used: it {why}")
+            raise NativeError(f"{library} was built, but would not be used: it {why}")
     except NoToolError as error:
         _end(f"{error}", ExitCode.UNAVAILABLE)
     except NativeError as error:
         _end(f"{error}", ExitCode.NOT_BUILT)
     except OSError as error:
         _end(f"{folder} cannot be written to: {error.strerror}", ExitCode.NOT_WRITTEN)
-    typer.echo(f"{made}, {made.stat().st_size >> 10} KiB")
+    typer.echo(f"{library}, {library.stat().st_size >> 10} KiB")
 
 
 def _end(reason: str, code: ExitCode) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import signal
 
-_BY_SIGNAL = 128
+_SIGNAL_BASE = 128
 
 
 class ExitCode(enum.IntEnum):
@@ -39,15 +39,15 @@ class ExitCode(enum.IntEnum):
     NO_DIRECTORY = 73, "the directory for tapes, or a file, cannot be created or used"
     NOT_WRITTEN = 74, "a file cannot be written"
     NOT_SENT = 75, "the receiver of spans did not accept all of them"
-    HUNG_UP = _BY_SIGNAL + signal.SIGHUP, "ended by SIGHUP: the terminal is gone"
-    INTERRUPTED = _BY_SIGNAL + signal.SIGINT, "ended by SIGINT (Ctrl-C)"
-    BROKEN_PIPE = _BY_SIGNAL + signal.SIGPIPE, "nothing reads the output any more"
-    TERMINATED = _BY_SIGNAL + signal.SIGTERM, "ended by SIGTERM"
+    HUNG_UP = _SIGNAL_BASE + signal.SIGHUP, "ended by SIGHUP: the terminal is gone"
+    INTERRUPTED = _SIGNAL_BASE + signal.SIGINT, "ended by SIGINT (Ctrl-C)"
+    BROKEN_PIPE = _SIGNAL_BASE + signal.SIGPIPE, "nothing reads the output any more"
+    TERMINATED = _SIGNAL_BASE + signal.SIGTERM, "ended by SIGTERM"
 
     @classmethod
     def of_signal(cls, number: signal.Signals) -> ExitCode:
         """Return the code of a command that SIGHUP, SIGINT or SIGTERM has ended."""
-        return cls(_BY_SIGNAL + number)
+        return cls(_SIGNAL_BASE + number)
 
 
 def exit_codes_help(*codes: ExitCode) -> str:

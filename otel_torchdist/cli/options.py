@@ -19,10 +19,11 @@ from otel_torchdist.node.job.runs.runs import Run, whole_index
 from otel_torchdist.tape.layout import MAX_RANKS
 
 MAX_PATHS: Final = 256
+"""Upper bound on the paths that are offered as completions."""
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
-    """Return matching run ids, then matching paths. The shell itself completes no paths if a program does."""
+    """Return matching run ids, then matching paths: the shell does not add paths to what a program completes."""
     paths = itertools.islice(glob.iglob(f"{glob.escape(incomplete)}*"), MAX_PATHS) if incomplete else ()
     return [*complete_run(incomplete), *((path + os.sep * os.path.isdir(path), "") for path in sorted(paths))]
 
@@ -86,19 +87,19 @@ WorldSize: TypeAlias = Annotated[
 ]
 
 
-def check_options(context: typer.Context, fits: Mapping[str, Collection[str]], chosen: str) -> None:
+def check_options(context: typer.Context, outputs_accepting: Mapping[str, Collection[str]], chosen: str) -> None:
     """Refuse options on the command line that do not apply to the chosen output.
 
     Args:
         context: Context of the command.
-        fits: Outputs that accept a parameter, by parameter. Parameters not listed apply to all outputs.
+        outputs_accepting: Outputs that accept a parameter, by parameter. All outputs accept a parameter not listed.
         chosen: The output, such as `--perfetto`.
 
     Raises:
-        typer.BadParameter: An option does not fit.
+        typer.BadParameter: The output does not accept an option.
     """
     for parameter in context.command.params:
-        outputs = fits.get(parameter.name or "")
+        outputs = outputs_accepting.get(parameter.name or "")
         source = context.get_parameter_source(parameter.name or "")
         if outputs is not None and chosen not in outputs and source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"applies only to {' and '.join(outputs)}", param_hint=parameter.opts[0])

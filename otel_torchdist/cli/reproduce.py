@@ -14,20 +14,21 @@ from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
 from otel_torchdist.analysis.reproducer.plan import plan
 from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.source import source_of
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold, WorldSize
-from otel_torchdist.cli.output.text import day_and_time, fail, shown
-from otel_torchdist.cli.targets import Target, chosen_run, target_of, warn
+from otel_torchdist.cli.output.text import fail, shown
+from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.finding import NEXT
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.times import day_and_time
 from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.runs.diagnosis.diagnosis import Diagnosis, diagnose_run
+from otel_torchdist.runs.diagnosis.leftovers import diagnose_leftovers
+from otel_torchdist.runs.targets import Target, chosen_run
 from otel_torchdist.sources.flight.history import last_calls_of
 from otel_torchdist.sources.history.tapes import TapeHistory
 
@@ -37,7 +38,7 @@ class RecordedHang:
     """A verdict and the calls behind it.
 
     Attributes:
-        world: The ranks as the verdict saw them.
+        world: The snapshot that the verdict is about.
         origin: Describes the run or dumps.
         warnings: Unreadable parts of the evidence.
     """
@@ -59,19 +60,15 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
         diagnosis, histories = diagnosis_and_calls(run, StallRules.from_config(config, threshold_s))
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    judgement = diagnosis.post_mortem
-    if judgement.verdict is None and judgement.of_agents is not None:
+    judgment = diagnosis.post_mortem
+    if judgment.verdict is None and judgment.of_agents is not None:
         no_script("the verdict comes from the agents of all nodes, and the tapes of this node do not show it")
-    if judgement.verdict is None:
+    if judgment.verdict is None:
         no_script("there is no verdict: no rank held the others up for long enough")
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
-    origin = ScriptOrigin(source, _without_next_step(diagnosis.verdict_text), run.world_size, _versions())
-    return RecordedHang(judgement.verdict, judgement.moment.world, histories, origin, diagnosis.warnings)
-
-
-def _without_next_step(verdict: str) -> str:
-    return verdict.partition(f". {NEXT} ")[0]
+    origin = ScriptOrigin(source, diagnosis.verdict_description, run.world_size, _versions())
+    return RecordedHang(judgment.verdict, judgment.moment.world, histories, origin, diagnosis.warnings)
 
 
 def evidence_of_dumps(
@@ -92,10 +89,10 @@ def evidence_of_dumps(
     dumps = leftovers.dumps
     if not dumps.verdicts:
         no_script("there is no verdict: no rank held the others up for long enough")
-    first, *others = dumps.verdicts
-    left_out = [f"left out, needs a separate script: {dumps.text_of(other)}" for other in others]
+    first, *separate = dumps.verdicts
+    left_out = [f"left out, needs a separate script: {dumps.text_of(verdict)}" for verdict in separate]
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
-    origin = ScriptOrigin(source, _without_next_step(dumps.text_of(first)), dumps.moment.world_size, _versions())
+    origin = ScriptOrigin(source, dumps.description_of(first), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
     return RecordedHang(first, dumps.moment.world, histories, origin, (*leftovers.notes, *left_out))
 
@@ -106,9 +103,9 @@ def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[Ra
     Raises:
         TapeError: None of the tapes can be read any more.
     """
-    kept = {tape.identity.rank: TapeHistory(tape) for tape in run.tapes}
-    diagnosis = diagnose_run(run, rules, lambda tape, batch: kept[tape.identity.rank].observe(batch))
-    return diagnosis, [kept[rank].history() for rank in sorted(kept)]
+    recorders = {tape.identity.rank: TapeHistory(tape) for tape in run.tapes}
+    diagnosis = diagnose_run(run, rules, lambda tape, batch: recorders[tape.identity.rank].observe(batch))
+    return diagnosis, [recorders[rank].history() for rank in sorted(recorders)]
 
 
 def no_script(reason: str) -> NoReturn:
@@ -117,7 +114,7 @@ def no_script(reason: str) -> NoReturn:
 
 
 def _versions() -> str:
-    """Describe the reader: the job's torch is not recorded, but is usually the one installed here."""
+    """Describe the installed versions. Dumps do not record the job's torch; it is usually the one installed here."""
     ours = f"otel-torchdist {version('otel-torchdist')}"
     try:
         return f"{ours}, beside torch {version('torch')}"
@@ -125,7 +122,7 @@ def _versions() -> str:
         return ours
 
 
-_USUAL_NAME: Final = "hang.py"
+_DEFAULT_NAME: Final = "hang.py"
 
 
 def reproduce(
@@ -152,7 +149,7 @@ def reproduce(
         script = plan(evidence.verdict, evidence.world, evidence.histories, evidence.origin)
     except NotReproducibleError as error:
         no_script(str(error))
-    _write(source_of(script, _USUAL_NAME if output is None else output.name), output, force)
+    _write(source_of(script, _DEFAULT_NAME if output is None else output.name), output, force)
 
 
 def _evidence(target: Sequence[str], run_dir: Path | None, world_size: int, threshold_s: float | None) -> RecordedHang:

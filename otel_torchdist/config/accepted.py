@@ -6,30 +6,34 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from otel_torchdist.config.actions import TARGET
+from otel_torchdist.config.sources import SettingSource
 
 
 class ReaderHome(Enum):
     """The process that reads the tapes."""
 
     AGENT = "agent"
+    """An agent, which reads the tapes of all ranks of a node."""
     THREAD = "thread"
+    """The rank itself, on a thread."""
     NONE = "none"
+    """None that is started by a rank."""
 
 
 class CaptureKernel(Enum):
     """The recorder of the calls."""
 
     AUTO = "auto"
-    """The native library if there is one for this torch and Python, else Python."""
+    """The native library if one exists for this torch and Python, otherwise Python."""
     NATIVE = "native"
-    """The native library, with a warning if there is none."""
+    """The native library; if none exists, Python and a warning."""
     PYTHON = "python"
 
 
@@ -40,7 +44,7 @@ class NumericsMode(Enum):
     SAMPLED = "sampled"
     """Statistics and checksums of a sample."""
     ALL = "all"
-    """The same, and a check of all inputs of all operations for values that are not finite."""
+    """As `SAMPLED`, and all inputs of all operations are checked for values that are not finite."""
 
 
 class PageAccess(Enum):
@@ -53,8 +57,9 @@ class PageAccess(Enum):
     """Everyone who reaches the port of `/metrics`."""
 
 
-TRACE_ID_PLACE: Final = "{trace_id}"
+TRACE_ID_PLACEHOLDER: Final = "{trace_id}"
 _WEB_ADDRESS: Final = re.compile(r"https?://[!-~]+")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?|\.[0-9]{1,18}", re.ASCII)
 _LONGEST_MILLISECONDS: Final = 2**31 - 1
 
 _logger = logging.getLogger("otel_torchdist")
@@ -82,7 +87,7 @@ class Parameter(Generic[T]):
     Attributes:
         variable: The environment variable.
         accepted: The accepted values.
-        default: The default, as text in the same form.
+        default: The default, as the variable would hold it.
     """
 
     variable: str
@@ -93,22 +98,30 @@ class Parameter(Generic[T]):
         """Return the default as a value."""
         return self.accepted.parse(self.default)
 
-    def value_in(self, environ: Mapping[str, str]) -> T:
-        """Return the value from an environment; warns and returns the default if the text is not accepted."""
-        text = environ.get(self.variable, "").strip()
-        if not text:
-            return self.default_value()
-        try:
-            return self.accepted.parse(text)
-        except ValueError:
-            _logger.warning(
-                "%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default or "none"
-            )
-            return self.default_value()
+    def level_and_value(self, sources: Sequence[SettingSource]) -> tuple[int, T]:
+        """Return the index of the first source with an accepted text, and the value; the default for none.
+
+        A text that is not accepted gives one warning, and counts as missing.
+        """
+        for level, source in enumerate(sources):
+            text = source.text(self.variable)
+            if not text:
+                continue
+            try:
+                return level, self.accepted.parse(text)
+            except ValueError:
+                others = (other.text(self.variable) for other in sources[level + 1 :])
+                _logger.warning(
+                    "%s is not %s: using %s",
+                    source.described(self.variable),
+                    self.accepted.wording,
+                    next(filter(None, others), self.default) or "none",
+                )
+        return len(sources), self.default_value()
 
 
 def one_of(choices: Mapping[str, T]) -> Accepted[T]:
-    """Accept one of these words, in any case."""
+    """Accept one of these words, in upper or lower case."""
 
     def parse(text: str) -> T:
         if text.lower() not in choices:
@@ -141,6 +154,18 @@ def milliseconds(least: int) -> Accepted[float]:
     return Accepted(whole.wording, lambda text: whole.parse(text) / 1000)
 
 
+def number_up_to(largest: int) -> Accepted[float]:
+    """Accept a number from 0 to `largest`."""
+
+    def parse(text: str) -> float:
+        # float() alone would also accept signs, underscores, exponents and the digits of other scripts.
+        if not _NUMBER.fullmatch(text) or float(text) > largest:
+            raise ValueError(text)
+        return float(text)
+
+    return Accepted(f"a number from 0 to {largest}", parse)
+
+
 def absolute_path() -> Accepted[Path]:
     """Accept an absolute path."""
 
@@ -154,7 +179,7 @@ def absolute_path() -> Accepted[Path]:
 
 
 def optional(accepted: Accepted[T]) -> Accepted[T | None]:
-    """Accept the same values, or an empty text."""
+    """Also accept the empty text, as None."""
     return Accepted(accepted.wording, lambda text: accepted.parse(text) if text else None)
 
 
@@ -168,7 +193,7 @@ def list_of_names() -> Accepted[frozenset[str]]:
 
 
 def list_of_patterns() -> Accepted[tuple[str, ...]]:
-    """Accept patterns, in this order."""
+    """Accept patterns, and keep their order."""
 
     def parse(text: str) -> tuple[str, ...]:
         return tuple(pattern for part in text.split(",") if (pattern := part.strip()))
@@ -209,7 +234,7 @@ ALL_RANKS: Final = "all"
 
 
 def list_of_ranks() -> Accepted[tuple[range, ...]]:
-    """Accept ranks and ranges of ranks; empty for all."""
+    """Accept ranks and ranges of ranks; an empty tuple stands for all ranks."""
 
     def parse(text: str) -> tuple[range, ...]:
         if text.lower() == ALL_RANKS:
@@ -226,19 +251,19 @@ def list_of_ranks() -> Accepted[tuple[range, ...]]:
 
 
 def trace_url_template() -> Accepted[str]:
-    """Accept an address with a placeholder for the trace id; empty for none."""
+    """Accept a web address with a placeholder for the trace id; '' for none."""
 
     def parse(text: str) -> str:
         # The address becomes a link on a page, so `javascript:` and other schemes must be refused.
-        if text and (not _WEB_ADDRESS.fullmatch(text) or TRACE_ID_PLACE not in text):
+        if text and (not _WEB_ADDRESS.fullmatch(text) or TRACE_ID_PLACEHOLDER not in text):
             raise ValueError(text)
         return text
 
-    return Accepted(f"an http or https address with {TRACE_ID_PLACE} in it", parse)
+    return Accepted(f"an http or https address with {TRACE_ID_PLACEHOLDER} in it", parse)
 
 
 def web_address() -> Accepted[str]:
-    """Accept an address without its last slash; empty for none."""
+    """Accept a web address, and remove slashes at its end; '' for none."""
 
     def parse(text: str) -> str:
         # The address becomes a link on a page, so `javascript:` and other schemes must be refused.

@@ -52,12 +52,12 @@ def parse_actions(text: str) -> tuple[Action, ...]:
             rescued after they have been ended.
     """
     actions: list[Action] = []
-    rest = text.strip()
-    while rest:
-        if rest.startswith("command:"):  # a command may contain commas, so it is the last action
-            word, rest = rest, ""
+    remaining = text.strip()
+    while remaining:
+        if remaining.startswith("command:"):  # a command may contain commas, so it is the last action
+            word, remaining = remaining, ""
         else:
-            word, _, rest = (part.strip() for part in rest.partition(","))
+            word, _, remaining = (part.strip() for part in remaining.partition(","))
         actions.append(_action(word))
     kinds = [action.kind for action in actions]
     if ActionKind.ABORT in kinds and ActionKind.RESCUE in kinds[kinds.index(ActionKind.ABORT) :]:

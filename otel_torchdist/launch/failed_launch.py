@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
+from otel_torchdist.capture.upstream import launch as symbols
+from otel_torchdist.capture.upstream.symbol import TorchSymbol
 
 if TYPE_CHECKING:
     from otel_torchdist.launch.launch_end import Codes, LaunchEnd
 
-_FAILURES: Final = "torch.distributed.elastic.multiprocessing.errors"
-_SUBPROCESSES: Final = "torch.distributed.elastic.multiprocessing.api"
 _MAX_START_NS: Final = 10_000_000_000
-"""Maximum time in ns to start the processes of a context, which is constructed after the last start."""
+"""Upper bound on the time from the start of the first rank to the construction of the context, after the last."""
 _CONTEXT: Final = "the end of a launch"
 
 
@@ -28,16 +28,14 @@ def watch(imported: object) -> None:
     """Wrap the constructors of an imported module that starts ranks or reports their failure."""
     module: Any = imported
     with guard.guarded(_CONTEXT):
-        if module.__name__ == _FAILURES:
-            _when_constructed(module.ChildFailedError, lambda error: _LAUNCH.fail())
-        elif module.__name__ == _SUBPROCESSES:
-            _when_constructed(module.SubprocessContext, lambda context: _LAUNCH.begin(context, _codes_of_subprocesses))
-        else:
-            _when_constructed(module.ProcessContext, lambda context: _LAUNCH.begin(context, _codes_of_processes))
-            _when_constructed(module.ProcessException, lambda error: _LAUNCH.fail())
+        for symbol, act in _ACTS.items():
+            if symbol.module == module.__name__:
+                _when_constructed(symbol.of(module), act)
 
 
 def _when_constructed(cls: Any, act: Callable[[Any], object]) -> None:
+    if cls is None:  # torch has no such class
+        return
     original = cls.__init__
 
     @functools.wraps(original)
@@ -57,7 +55,7 @@ def _codes_of_processes(context: Any) -> Codes:
     return {process.pid: process.exitcode for process in context.processes}
 
 
-class _StartedRanks:
+class _Launch:
     """The last ranks that this process has started."""
 
     def __init__(self) -> None:
@@ -65,7 +63,7 @@ class _StartedRanks:
         self._since_ns = 0
         self._end: LaunchEnd | None = None
 
-    def begin(self, context: Any, codes_of: Callable[[Any], Codes]) -> None:
+    def remember(self, context: Any, codes_of: Callable[[Any], Codes]) -> None:
         """Remember ranks that are being started.
 
         Args:
@@ -76,7 +74,7 @@ class _StartedRanks:
         self._codes = lambda: codes_of(alive) if (alive := reference()) is not None else {}
         self._since_ns = time.monotonic_ns() - _MAX_START_NS
 
-    def fail(self) -> None:
+    def delay_exit(self) -> None:
         """Delay the end of this process until the cause of the failure is announced."""
         if self._end is None:
             from otel_torchdist.launch.launch_end import LaunchEnd  # a late import: only if ranks have failed
@@ -85,4 +83,11 @@ class _StartedRanks:
         self._end.delay_exit({**self._codes()}, self._since_ns)
 
 
-_LAUNCH: Final = _StartedRanks()
+_LAUNCH: Final = _Launch()
+_ACTS: Final[dict[TorchSymbol, Callable[[Any], object]]] = {
+    symbols.CHILD_FAILED: lambda error: _LAUNCH.delay_exit(),
+    symbols.SUBPROCESS_CONTEXT: lambda context: _LAUNCH.remember(context, _codes_of_subprocesses),
+    symbols.PROCESS_CONTEXT: lambda context: _LAUNCH.remember(context, _codes_of_processes),
+    symbols.PROCESS_EXCEPTION: lambda error: _LAUNCH.delay_exit(),
+}
+"""What to do when an object of a class has been constructed."""

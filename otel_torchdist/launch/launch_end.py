@@ -1,8 +1,8 @@
 """Delays the exit of a launcher whose ranks have failed, for a few seconds, until the agent announces the cause.
 
 The notice comes half a second after a death. Without the delay, the launcher would have exited by then, and its pipe or
-terminal would be closed. The launcher also knows the exit codes of its ranks, which a later agent does not. The wait is
-at the very end of the process: tracebacks, error files and exit codes are unchanged.
+terminal would be closed. The launcher also knows the exit codes of its ranks, which an agent that starts later does
+not. The wait is at the very end of the process: tracebacks, error files and exit codes are unchanged.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ WAIT_S: Final = 2.0
 """Seconds to wait after a failure for a running agent. Its notice comes half a second after a death."""
 START_S: Final = 4.0
 """Seconds to wait for an agent that is starting, which takes a second or two."""
-_MAX_START_NS: Final = 10_000_000_000
+BUNDLE_S: Final = 5.0
+"""Seconds to wait for the bundle of evidence after that. It takes half a second on a disk."""
+_RESTART_AFTER_NS: Final = 10_000_000_000
+"""Age at which an agent that has been started, but does not read, has failed."""
 _POLL_S: Final = 0.02
 _SIGTERM_GRACE_NS: Final = 30_000_000_000
+"""Time between SIGTERM and SIGKILL in torchrun."""
 _CONTEXT: Final = "the end of a launch"
 
 
@@ -55,17 +59,18 @@ class LaunchEnd:
         """
         self._failed_s = time.monotonic()
         config = Config.from_environment()
-        tapes = _tapes_of(codes, since_ns, config) if config.announce and not config.sdk_disabled else {}
+        waits = config.announce or config.bundles is not None
+        tapes = _tapes_of(codes, since_ns, config) if waits and not config.sdk_disabled else {}
         if not tapes:
             return
         directory = next(iter(tapes)).parent
         created_ns = max(identity.monotonic_ns for identity in tapes.values())
         _record_ends(tapes, codes, since_ns)
         if self._wait is None:
-            ProcessEnd(self._end).arm()
+            ProcessEnd(self._wait_at_exit).arm()
         self._wait = functools.partial(_wait, directory, created_ns, self._failed_s, config)
 
-    def _end(self) -> None:
+    def _wait_at_exit(self) -> None:
         if self._wait is None or time.monotonic() - self._failed_s > WAIT_S:  # the program has handled the failure
             return
         try:
@@ -104,7 +109,7 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
 
 def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int) -> None:
     """Record the exit statuses of ranks that no agent has watched. The order of the deaths is unknown."""
-    from otel_torchdist.model.lives import Death
+    from otel_torchdist.model.rank_state.lives import Death
     from otel_torchdist.node.job.runs.lives import read_death, write_death
 
     now_ns = time.monotonic_ns()
@@ -114,9 +119,9 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int
             continue
         status = -code if code < 0 else code << 8
         # Launchers send SIGKILL only to ranks that survived SIGTERM for half a minute.
-        outlives_request = now_ns - since_ns > _SIGTERM_GRACE_NS
+        survives_sigterm = now_ns - since_ns > _SIGTERM_GRACE_NS
         with contextlib.suppress(OSError):  # no space
-            write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
+            write_death(tape, Death(now_ns, now_ns - since_ns, status, survives_sigterm=survives_sigterm))
 
 
 def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> None:
@@ -132,7 +137,8 @@ def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> 
 
     timeout_s = _timeout_s(directory, config)
     if not timeout_s:
-        _judge(directory, created_ns, config)
+        if config.announce:
+            _judge(directory, created_ns, config)
         return
     while (
         not _print_notices(directory)
@@ -141,33 +147,45 @@ def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> 
     ):
         time.sleep(_POLL_S)
     _print_notices(directory)
+    if config.bundles is not None:
+        _wait_for_bundle(directory, created_ns)
+
+
+def _wait_for_bundle(directory: Path, created_ns: int) -> None:
+    """Wait for the bundle of an attempt: with this process, a container and its agent may end."""
+    from otel_torchdist.agent.launch.keeper import is_read
+    from otel_torchdist.node.job.agent_notes import bundled_ns
+
+    deadline = time.monotonic() + BUNDLE_S
+    while bundled_ns(directory) < created_ns and is_read(directory) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def _timeout_s(directory: Path, config: Config) -> float:
     """Return the seconds to wait for an agent; 0 without an agent.
 
-    Starts an agent if the ranks ended too early to do so.
+    Start an agent if the ranks ended before they could start one.
     """
     from otel_torchdist.agent.launch.keeper import is_read, newest_start_ns, start_agent
-    from otel_torchdist.config import ReaderHome
+    from otel_torchdist.config import ReaderHome, declared_files
     from otel_torchdist.launch.switch import exports_itself
 
     if is_read(directory):
         return WAIT_S
-    if config.reader is not ReaderHome.AGENT or exports_itself(os.environ):
+    if config.reader is not ReaderHome.AGENT or exports_itself(os.environ, declared_files(os.environ)):
         return 0
-    if time.monotonic_ns() - newest_start_ns(directory) > _MAX_START_NS:
+    if time.monotonic_ns() - newest_start_ns(directory) > _RESTART_AFTER_NS:
         start_agent(directory)
     return START_S
 
 
 def _judge(directory: Path, created_ns: int, config: Config) -> None:
     """Announce the verdict of `diagnose`, if all ranks ran on this node and no agent has announced a verdict."""
-    from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
     from otel_torchdist.judge.stall.reporting.attributes import notice_lines
     from otel_torchdist.judge.verdict.rules import StallRules
     from otel_torchdist.node.job.agent_notes import has_announced_since
     from otel_torchdist.node.job.runs.runs import index_of
+    from otel_torchdist.runs.diagnosis.diagnosis import diagnose_run
 
     runs = [
         run for run in index_of([directory]).runs if created_ns in [tape.identity.monotonic_ns for tape in run.tapes]

@@ -1,6 +1,6 @@
 """Logs the nodes that a launcher's rendezvous waits for. At that time, neither ranks nor tapes exist.
 
-torchrun imports torch, and so loads this. For a rendezvous that takes seconds, it only starts a thread that sleeps.
+torchrun imports torch, and so loads this. In a rendezvous of a few seconds, it only starts a thread that sleeps.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from otel_torchdist import guard
+from otel_torchdist.capture.upstream import launch as symbols
 
 _DYNAMIC: Final = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 FIRST_CHECK_S: Final = 3.0
-"""Seconds until a rendezvous is examined."""
+"""Seconds for which a rendezvous is not examined, nor the settings read."""
 MAX_NODES: Final = 8
 """Maximum number of nodes in a log line."""
 _logger = logging.getLogger("otel_torchdist")
@@ -27,12 +28,12 @@ def watch(imported: object) -> None:
     module: Any = imported
     with guard.guarded("rendezvous of nodes"):
         if module.__name__ == _DYNAMIC:
-            _follow(module.DynamicRendezvousHandler, _describe_dynamic)
+            _wrap(module.DynamicRendezvousHandler, _describe_dynamic)
         else:
-            _follow(module.StaticTCPRendezvous, _describe_static)
+            _wrap(module.StaticTCPRendezvous, _describe_static)
 
 
-def _follow(handler_class: Any, describe: Callable[[Any], str]) -> None:
+def _wrap(handler_class: Any, describe: Callable[[Any], str]) -> None:
     original = handler_class.next_rendezvous
 
     @functools.wraps(original)
@@ -40,7 +41,10 @@ def _follow(handler_class: Any, describe: Callable[[Any], str]) -> None:
         is_over = threading.Event()
         with guard.guarded("rendezvous of nodes"):
             threading.Thread(
-                target=_wait, args=(lambda: describe(handler), is_over), name="otel-torchdist-nodes", daemon=True
+                target=_log_while_waiting,
+                args=(lambda: describe(handler), is_over),
+                name="otel-torchdist-nodes",
+                daemon=True,
             ).start()
         try:
             return original(handler)
@@ -50,30 +54,39 @@ def _follow(handler_class: Any, describe: Callable[[Any], str]) -> None:
     handler_class.next_rendezvous = next_rendezvous
 
 
-def _wait(describe: Callable[[], str], is_over: threading.Event) -> None:
+def _log_while_waiting(describe: Callable[[], str], is_over: threading.Event) -> None:
     """Log the state of the rendezvous after the stall timeout, and again whenever the wait has doubled."""
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     if is_over.wait(FIRST_CHECK_S):
         return
     with guard.guarded("rendezvous of nodes"):
         due_s = _threshold_s()
-        while not is_over.wait(max(begun_s + due_s - time.monotonic(), 0)):
+        while due_s > 0 and not is_over.wait(max(started_s + due_s - time.monotonic(), 0)):
             text = describe()
             if text:
-                _logger.warning("otel_torchdist: after %.0f s %s", time.monotonic() - begun_s, text)
+                _logger.warning("otel_torchdist: after %.0f s %s", time.monotonic() - started_s, text)
             due_s *= 2
 
 
 def _threshold_s() -> float:
-    # A late import: most rendezvous are over within seconds.
-    from otel_torchdist.config import Config
+    """Return the stall timeout; 0 if jobs of this launcher are not recorded."""
+    # Late imports: most rendezvous are over within seconds.
+    import os
 
-    return Config.from_environment().stall_timeout
+    from otel_torchdist.config import Config
+    from otel_torchdist.node.job.share import belongs_to_share
+
+    config = Config.from_environment()
+    is_recorded = config.switched_on and belongs_to_share(config.share, os.environ)
+    return config.stall_timeout if is_recorded else 0.0
 
 
 def _describe_dynamic(handler: Any) -> str:
     """Describe a dynamic rendezvous (c10d, etcd-v2), whose state all nodes share; '' if no node is missing."""
-    state, settings = handler._state_holder.state, handler.settings
+    holder = symbols.STATE_HOLDER.of(handler)
+    if holder is None:
+        return ""
+    state, settings = holder.state, handler.settings
     joined, min_nodes, max_nodes = list(state.participants), int(settings.min_nodes), int(settings.max_nodes)
     if state.complete or len(joined) >= min_nodes:
         return ""
@@ -92,15 +105,15 @@ def _names(nodes: Sequence[Any]) -> str:
 
 
 def _endpoint(handler: Any) -> str:
-    backend = getattr(handler._state_holder, "_backend", None)
-    store: Any = getattr(backend, "_store", None)
+    backend = getattr(symbols.STATE_HOLDER.of(handler), symbols.STATE_BACKEND.name, None)
+    store: Any = getattr(backend, symbols.BACKEND_STORE.name, None)
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return f" at {store.host}:{store.port}" if hasattr(store, "host") and hasattr(store, "port") else ""
 
 
 def _describe_static(handler: Any) -> str:
-    """Describe a static rendezvous, where no node knows which others have joined."""
+    """Describe a static rendezvous, in which no node knows the nodes that have joined."""
     at = f"{handler.master_addr}:{handler.master_port}"
     if handler.rank == 0:
         others = "node 1" if handler.world_size == 2 else f"nodes 1-{handler.world_size - 1}"

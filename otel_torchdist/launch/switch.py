@@ -10,15 +10,25 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.config import ActionKind, Config, ReaderHome
+from otel_torchdist.config import (
+    ActionKind,
+    CaptureKernel,
+    Config,
+    DeclaredFile,
+    ReaderHome,
+    declared_files,
+    has_console,
+)
 from otel_torchdist.launch.first_group import C10D, when_first_group
 from otel_torchdist.node.job.ancestry import directory_of_parent
 from otel_torchdist.node.job.directory import TAKEN, base_directory, job_directory, job_key
 from otel_torchdist.node.job.room import RankCleaning
+from otel_torchdist.node.job.share import belongs_to_share
+from otel_torchdist.node.off_switch import OffSwitch
 from otel_torchdist.package import OLDEST_TORCH
 from otel_torchdist.system.files.kept import make_room_for_descriptors
 
@@ -32,18 +42,19 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.parts.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.capture.tensors.choice import Observers
+    from otel_torchdist.native.library import Library
     from otel_torchdist.telemetry.export.outputs import Outputs
 
 _logger = logging.getLogger("otel_torchdist")
 _HOOKS: Final = frozenset({"hooks", "before_operation", "after_operation"})
-"""Arguments of `instrument` with hooks."""
+"""Arguments of `instrument` that pass hooks."""
 
 
 class Switch:
     """The recording of this process, on or off.
 
     Attributes:
-        is_on: Whether it is turned on, even if it records nothing.
+        is_on: Whether recording is turned on, even if no group exists yet or the SDK is disabled.
     """
 
     def __init__(self) -> None:
@@ -65,26 +76,42 @@ class Switch:
         self.is_on = True
         if config.sdk_disabled:
             return
-        begin = functools.partial(self._begin, config, outputs, arguments)
+        start = functools.partial(self._start, config, outputs, arguments)
         if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
-            begin()
+            start()
         else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
-            self._cancel = when_first_group(begin)
+            self._cancel = when_first_group(start)
 
-    def _begin(
+    def _start(
         self,
         config: Config,
         outputs: Callable[[], Outputs],
         arguments: dict[str, Any],
     ) -> None:
         if not _has_gil():
-            _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
+            if _is_first_of_node():
+                _logger.warning(
+                    "otel_torchdist is off in this process: its tape needs the GIL, and this Python runs without one. "
+                    "PYTHON_GIL=1 enables the GIL"
+                )
+            return
+        off_switch = OffSwitch(config.off_file, config.tape_dir)
+        found = off_switch.found()
+        if found is not None:
+            if _is_first_of_node():
+                _logger.warning("otel_torchdist is off in this process until it ends, because %s exists", found)
             return
         with guard.guarded("switching on"):
             make_room_for_descriptors()  # runs while modules are imported
+            from otel_torchdist.capture.upstream import core
+            from otel_torchdist.capture.upstream.symbol import first_missing
+
+            missing = first_missing(*core.REQUIRED)
+            if missing is not None:
+                missing.report()
+                return
             from otel_torchdist.capture.core.run.description import SelfDescription
             from otel_torchdist.capture.session import Capture
-            from otel_torchdist.native.library import chosen_library
 
             observers = _observers(config, arguments)
             has_exchange = config.exchange and config.reader is not ReaderHome.THREAD
@@ -95,8 +122,10 @@ class Switch:
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
-                chosen_library(config.capture) if observers is None or observers.is_empty else None,
+                _library(config.capture) if observers is None or observers.is_empty else None,
                 observers,
+                off_switch,
+                config.overhead_budget,
             )
             description = SelfDescription(config.describe_launch, lambda: capture.cuda_device)
             capture.on_tape(description.begin)
@@ -111,7 +140,7 @@ class Switch:
                 case ReaderHome.AGENT:
                     from otel_torchdist.agent.launch.keeper import AgentKeeper
 
-                    keeper = self._keeper = AgentKeeper(has_no_agent=cleaning.has_no_agent)
+                    keeper = self._keeper = AgentKeeper(on_no_agent=cleaning.take_over)
                     capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
                     capture.on_beat(keeper.check)
                 case ReaderHome.NONE:
@@ -125,6 +154,7 @@ class Switch:
 
                 self._preemption = PreemptionWatch(config.preemption_signals, capture.current_recorder)
                 self._preemption.start()
+                capture.on_end(self._preemption.stop)
             self._capture = capture
             capture.install()
 
@@ -157,8 +187,11 @@ SWITCH: Final = Switch()
 """The switch of this process."""
 
 
-def in_this_process(config: Config) -> Config:
-    """Return settings for outputs that only this process has: the program's providers, or its terminal."""
+def with_reader_thread(config: Config) -> Config:
+    """Return settings with a reader thread in place of an agent.
+
+    Only this process has the program's providers, and its terminal.
+    """
     return dataclasses.replace(config, reader=ReaderHome.THREAD) if config.reader is ReaderHome.AGENT else config
 
 
@@ -166,6 +199,11 @@ def _has_gil() -> bool:
     """Return whether the GIL is enabled. In a free-threaded build it may be disabled."""
     is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return is_enabled()
+
+
+def _is_first_of_node() -> bool:
+    """Return whether this rank reports what is the same for all ranks of its node."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _directory(config: Config, cleaning: RankCleaning) -> Path:
@@ -179,7 +217,24 @@ def _directory(config: Config, cleaning: RankCleaning) -> Path:
         directory = directory_of_parent(base)
         if directory is not None:
             return directory
-    return job_directory(base, job_key(os.environ))
+    return job_directory(base, job_key(os.environ, _ray_train_run_id()))
+
+
+def _library(kernel: CaptureKernel) -> Library | None:
+    """Return the native library, or None to record in Python."""
+    if kernel is CaptureKernel.PYTHON:
+        return None
+    from otel_torchdist.native.library import chosen_library
+
+    return chosen_library(kernel)
+
+
+def _ray_train_run_id() -> str:
+    if "ray" not in sys.modules:
+        return ""
+    from otel_torchdist.node.job.ray_names import find_ray_names
+
+    return find_ray_names().train_run_id
 
 
 def _observers(config: Config, arguments: dict[str, Any]) -> Observers | None:
@@ -211,11 +266,15 @@ def _outputs_from_environment(describes_launch: bool) -> Outputs:
 def switch_on_from_environment() -> None:
     """Switch on as configured by the environment. Called with the first process group. Never raises."""
     with guard.guarded("switching on"):
-        config = Config.from_environment()
+        files = declared_files(os.environ)
+        config = Config.from_environment(files=files)
         if not config.switched_on or SWITCH.is_on or not _is_new_enough(sys.modules["torch"]):
             return
-        if exports_itself(os.environ) or not _can_start_an_agent(config):
-            config = in_this_process(config)
+        if not belongs_to_share(config.share, os.environ):
+            _logger.info("this job is not among the share of jobs that are recorded (%g)", config.share)
+            return
+        if exports_itself(os.environ, files) or not _can_start_an_agent(config):
+            config = with_reader_thread(config)
         SWITCH.turn_on(config, functools.partial(_outputs_from_environment, config.describe_launch), {})
 
 
@@ -232,7 +291,7 @@ def _can_start_an_agent(config: Config) -> bool:
     """Return whether an agent can run, if the settings require one. Warn otherwise."""
     if config.reader is not ReaderHome.AGENT:
         return True
-    from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none
+    from otel_torchdist.agent.launch.interpreter import find_interpreter, why_no_interpreter
 
     if find_interpreter():
         return True
@@ -240,11 +299,18 @@ def _can_start_an_agent(config: Config) -> bool:
         "%s, so no agent can be started: a thread of each rank exports instead, and each node of the job is judged "
         "on its own. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
         "OTEL_PYTHON_TORCHDIST_READER=none you can start `otel-torchdist agent` on each node yourself",
-        why_none(),
+        why_no_interpreter(),
     )
     return False
 
 
-def exports_itself(environ: Mapping[str, str]) -> bool:
-    """Return whether each rank exports by itself, because an exporter writes to the terminal."""
+def exports_itself(environ: Mapping[str, str], files: Sequence[DeclaredFile]) -> bool:
+    """Return whether each rank exports by itself, because an exporter writes to the terminal.
+
+    Args:
+        environ: The environment variables.
+        files: The configuration files.
+    """
+    if any(map(has_console, files)):
+        return True
     return any("console" in environ.get(f"OTEL_{signal}_EXPORTER", "") for signal in ("TRACES", "METRICS", "LOGS"))

@@ -143,8 +143,8 @@ CHECKPOINTS: Final = {kind: role for kind, row in TRAITS.items() if (role := row
 """The roles of checkpoints and of their stages."""
 CHECKPOINT_OPERATIONS: Final = {kind: role.operation for kind, role in CHECKPOINTS.items() if role.operation}
 """Names of whole checkpoints."""
-SIDES: Final = {kind: side for kind, row in TRAITS.items() if (side := row.side) is not None}
-"""The sides of remote procedure calls."""
+CALL_SIDES: Final = {kind: side for kind, row in TRAITS.items() if (side := row.side) is not None}
+"""The side of a remote procedure call, by kind of its activities."""
 
 
 def titles_on(track: Track) -> dict[ActivityKind, str]:

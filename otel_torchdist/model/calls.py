@@ -1,4 +1,4 @@
-"""Operations of one rank. Channel and sequence match them with the calls of other ranks. Frozen data only."""
+"""The operations of one rank. Channel and sequence match them with the calls of other ranks. Frozen data only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 
+NO_TAG: Final = -1
+"""Tag of sends and receives whose source does not record tags."""
 ANY_RANK = -1
 """Source of a receive that accepts messages from any rank."""
 MAX_RECENT: Final = 8
+"""Upper bound on `Progress.recent`."""
 MAX_THREADS: Final = 4
-MAX_CALLERS: Final = 16
+"""Upper bound on the threads of a `Progress`."""
+MAX_ARRIVAL_FRAMES: Final = 16
 """Upper bound on the frames of an arrival."""
 UNREAD: Final = "?"
-"""Stands for a reduce op that was not read. It matches every other."""
+"""Stands for a reduce op that was not read. It matches every reduce op."""
 
 
 class Channel(NamedTuple):
@@ -57,10 +61,11 @@ class Arrival(NamedTuple):
         sequence: The position.
         signature: The operation and its tensors; None if the dictionary does not contain the signature.
         root: Global rank of the root or peer; -1 if there is none.
-        parts: Bytes exchanged with each member; None for other operations, in `Window`s, or if unknown.
+        parts: Bytes exchanged with each member in an `all_to_all`; None in `Window`s, for other operations, or if
+            unknown.
         caller: The outermost function of the calling thread, see `CallerName`; '' if unknown.
-        frames: The user's frames that led to the call, innermost first, at most `MAX_CALLERS`; empty if unknown.
-        label: The label; see `OperationView`.
+        frames: The user's frames that led to the call, innermost first, at most `MAX_ARRIVAL_FRAMES`; empty if unknown.
+        label: As in `OperationView`.
         wants_one_size: Whether the backend requires tensors of equal size where torch does not.
     """
 
@@ -131,9 +136,9 @@ class Progress(NamedTuple):
         losses: `RankView.losses` at the last update. If it has grown since, the rank may have entered more calls.
         recent: The newest calls, oldest first; at most `MAX_RECENT`.
         threads: Native ids of the threads that made the newest calls; at most `MAX_THREADS`.
-        seen_out: Highest sequence whose end was observed; unlike `completed`, assumed ends do not count. It may trail
-            the device by some rounds of the poller or watchdog.
-        seen_out_ns: When such an end was last observed; 0 if unknown.
+        end_observed: Highest sequence whose end was observed; assumed ends count for `completed` only. It may trail the
+            device by some rounds of the poller or watchdog.
+        end_observed_ns: When such an end was last observed; 0 if unknown.
         callers: Outermost functions of the threads that made the newest calls, see `CallerName`; at most
             `MAX_THREADS`.
     """
@@ -146,8 +151,8 @@ class Progress(NamedTuple):
     losses: int = 0
     recent: tuple[Arrival, ...] = ()
     threads: tuple[int, ...] = ()
-    seen_out: int = 0
-    seen_out_ns: int = 0
+    end_observed: int = 0
+    end_observed_ns: int = 0
     callers: tuple[str, ...] = ()
 
 
@@ -180,8 +185,8 @@ class GroupView:
 
 def with_dimensions(label: str, name: GroupName) -> str:
     """Append the mesh dimensions that a label does not name: the default group may be a mesh dimension."""
-    others = [dimension for dimension in name.dimensions if name.description != f"mesh_{dimension}"]
-    return f"{label}, mesh {' and '.join(others)}".removeprefix(", ") if others else label
+    unnamed = [dimension for dimension in name.dimensions if name.description != f"mesh_{dimension}"]
+    return f"{label}, mesh {' and '.join(unnamed)}".removeprefix(", ") if unnamed else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +224,7 @@ class OperationView:
     caller: str = ""
 
     def involves(self, rank: int) -> bool:
-        """Return whether a rank is known to be an end of this message or a member of the group."""
+        """Return whether a rank is known to send or receive this message, or to be a member of the group."""
         channel = self.operation_id.channel
         if channel.is_point_to_point:
             return rank in (channel.source, channel.destination)

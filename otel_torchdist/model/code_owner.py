@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Final
 
-_MAX_KNOWN: Final = 4_096
+_MAX_CACHED: Final = 4_096
 
 
 class FrameOwner(enum.Enum):
@@ -39,7 +39,7 @@ class FrameOwner(enum.Enum):
 
 
 def _folders(module: str) -> Iterator[str]:
-    """Yield the folders of a module without importing it: a reader has no use for torch."""
+    """Yield the folders of a module without importing it: a process that only reads tapes need not load torch."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):
@@ -73,7 +73,7 @@ _RULES: Final = (
             r"|/torchinductor_[^/]+/|/torch_compile_|^<eval_with_key>"
         ),
     ),
-    # A module from a later Python, whose decorators torch uses.
+    # Backports of later Pythons, whose decorators wrap functions of torch.
     (FrameOwner.STANDARD_LIBRARY, re.compile(r"/typing_extensions\.py$")),
     (FrameOwner.PACKAGE, re.compile(r"/(site|dist)-packages/|^<(attrs generated|decorator-gen|makefun-gen|__array_)")),
     (
@@ -82,10 +82,22 @@ _RULES: Final = (
     ),
 )
 _STRING: Final = "<string>"
+_STARTS_PROCESS: Final = re.compile(r"(^|/)multiprocessing/(spawn|forkserver)\.py$")
+"""Files of the functions that `multiprocessing` calls by `python -c` in a new process."""
 _MAGIC: Final = re.compile(r"(^|\.)__\w+__$")
 
 
-@lru_cache(_MAX_KNOWN)
+def is_process_start(file: str, names: Iterable[str]) -> bool:
+    """Return whether code is the command by which `multiprocessing` starts a new Python: `python -c` of its own.
+
+    Args:
+        file: The file of the code object.
+        names: The names that it uses (`co_names`).
+    """
+    return file == _STRING and not {"multiprocessing.spawn", "multiprocessing.forkserver"}.isdisjoint(names)
+
+
+@lru_cache(_MAX_CACHED)
 def owner_of(file: str, function: str = "") -> FrameOwner:
     """Return the owner of the code in a file.
 
@@ -138,7 +150,10 @@ def innermost(frames: Iterable[tuple[str, str]]) -> int | None:
     Args:
         frames: File and function of each frame, innermost first.
     """
-    owners = [owner_of(file, function) for file, function in frames]
+    stack = list(frames)
+    owners = [owner_of(file, function) for file, function in stack]
+    if len(stack) > 1 and stack[-1] == (_STRING, "<module>") and _STARTS_PROCESS.search(stack[-2][0]):
+        owners[-1] = FrameOwner.STANDARD_LIBRARY
     shown = [(order, index) for index, owner in enumerate(owners) if (order := _PREFERENCE[owner]) is not None]
     return min(shown)[1] if shown else None
 

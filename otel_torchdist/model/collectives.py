@@ -1,6 +1,6 @@
 """One row for each operation of `torch.distributed`: its names, who waits for whom, and the bytes it moves.
 
-Everything that depends on an operation's name is derived from its row. Ranks read the rows once, at import.
+Everything that depends on an operation's name is derived from its row, once, at import.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ _ROWS: Final = (
     Collective(
         "all_to_all_single",
         _ALL_TO_ALL,
-        # NCCL's recorder has one name for both, and torch 2.13 expects equal sizes from all ranks under the other.
+        # NCCL's recorder uses this name. Under `all_to_all_single`, torch 2.13 expects equal sizes from all ranks.
         "all_to_all",
         ("alltoall_base", "alltoall_single", "all_to_allv", "all_to_all_v_single"),
         SizeRule.PER_PAIR,

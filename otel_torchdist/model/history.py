@@ -182,20 +182,20 @@ def _spans(activities: Iterable[Activity], thread: int | None) -> Iterator[_Span
 
 def _flattened(spans: Iterable[_Span]) -> Iterator[_Span]:
     """Cut nested spans into disjoint spans, where the innermost span wins."""
-    within: list[_Span] = []
+    enclosing: list[_Span] = []
     now_ns = 0
     for span in sorted(spans, key=lambda span: (span.begin_ns, -span.end_ns)):
-        while within and within[-1].end_ns <= span.begin_ns:
-            inner = within.pop()
-            if inner.end_ns > now_ns:
-                yield _Span(now_ns, inner.end_ns, inner.kind)
-                now_ns = inner.end_ns
-        if within and span.begin_ns > now_ns:
-            yield _Span(now_ns, span.begin_ns, within[-1].kind)
+        while enclosing and enclosing[-1].end_ns <= span.begin_ns:
+            innermost = enclosing.pop()
+            if innermost.end_ns > now_ns:
+                yield _Span(now_ns, innermost.end_ns, innermost.kind)
+                now_ns = innermost.end_ns
+        if enclosing and span.begin_ns > now_ns:
+            yield _Span(now_ns, span.begin_ns, enclosing[-1].kind)
         now_ns = max(now_ns, span.begin_ns)
-        within.append(span)
-    while within:
-        inner = within.pop()
-        if inner.end_ns > now_ns:
-            yield _Span(now_ns, inner.end_ns, inner.kind)
-            now_ns = inner.end_ns
+        enclosing.append(span)
+    while enclosing:
+        innermost = enclosing.pop()
+        if innermost.end_ns > now_ns:
+            yield _Span(now_ns, innermost.end_ns, innermost.kind)
+            now_ns = innermost.end_ns

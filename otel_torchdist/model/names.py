@@ -49,7 +49,7 @@ class GroupName:
         dimensions: Names of the mesh dimensions that this group is for.
         world: The group's world, the same text for all members; '' for the world of the default group. `ranks` are
             ranks of that world.
-        here: This process's rank in that world; -1 if it equals the rank of the tape.
+        world_rank: This process's rank in that world; -1 if it equals the rank of the tape.
         address: Address at which the ranks meet to create the default group (`node0:29500`, a file); '' if unknown.
     """
 
@@ -65,7 +65,7 @@ class GroupName:
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
     dimensions: tuple[str, ...] = ()
     world: str = ""
-    here: int = -1
+    world_rank: int = -1
     address: str = ""
 
     @property
@@ -82,7 +82,7 @@ class GroupName:
 
 
 class LabelKind(enum.Enum):
-    """The libraries for parallel training whose calls are labelled."""
+    """The libraries for parallel training whose calls are labeled."""
 
     FSDP = "fsdp"
     DDP = "ddp"
@@ -116,8 +116,8 @@ class LabelName:
             case LabelKind.DDP:
                 return f"DDP bucket {piece - 1}" if piece else "DDP"
             case LabelKind.PIPELINE:
-                which = f", microbatch {piece - 1}" if piece else ""
-                return f"pipeline stage {self.stage}, {self.direction}{which}"
+                microbatch = f", microbatch {piece - 1}" if piece else ""
+                return f"pipeline stage {self.stage}, {self.direction}{microbatch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,10 @@ class ParameterNames:
     names: tuple[str, ...]
 
 
+MAX_TENSORS: Final = 8
+"""Upper bound on the tensors in a signature."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignatureName:
     """The operation, reduce op and tensors of a call, which are the same on every rank.
@@ -167,7 +171,7 @@ class SignatureName:
     Attributes:
         operation: `all_reduce`, `send`, …
         reduce_op: `sum`, `avg`, …; '' if there is none.
-        shapes: One tuple per tensor, for at most eight tensors.
+        shapes: One tuple per tensor, for at most `MAX_TENSORS` tensors.
         dtypes: One per tensor, or a single one when all agree.
         device: Device type.
         tensors: Number of tensors, including those not described.
@@ -229,7 +233,7 @@ NEW_GROUP: Final = "new_group"
 GIVEN_UP: Final = "BackendGaveUp"
 """The failure recorded by a rank whose backend stopped waiting for the others. The backend may end the process."""
 DEFAULT_DESCRIPTION: Final = "default_pg"
-"""The description that `init_process_group` gives its group. Worlds that a program creates by hand lack it."""
+"""The description that `init_process_group` gives its group. Standalone process groups lack it."""
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond `MAX_NAMES`."""
 MAX_NAMES: Final = 8192

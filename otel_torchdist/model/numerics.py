@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 # --- formats of numbers -----------------------------------------------------------------------------------------------
-# Floating-point types whose range is narrow enough to matter, with their largest finite numbers.
+# Floating-point types that training may overflow, with their largest finite numbers.
 
 
 class NumberFormat(enum.IntEnum):
@@ -72,18 +72,18 @@ class DifferingRange:
     Attributes:
         first: The first position that may differ.
         last: The last position that may differ.
-        are_exact: Whether exactly one parameter differs, at `first`, which equals `last`.
+        is_single: Whether exactly one parameter differs, at `first`, which equals `last`.
     """
 
     first: int
     last: int
-    are_exact: bool
+    is_single: bool
 
     def joined(self, other: DifferingRange) -> DifferingRange:
         """Return the smallest range that covers both."""
         if self == other:
             return self
-        return DifferingRange(min(self.first, other.first), max(self.last, other.last), are_exact=False)
+        return DifferingRange(min(self.first, other.first), max(self.last, other.last), is_single=False)
 
 
 class NumericsFlag(enum.IntFlag):
@@ -107,7 +107,7 @@ class Unseen(enum.IntEnum):
     """The reasons for not checking tensors."""
 
     TYPE = 1
-    """A type without statistics that may hold infinities or NaN: float8, quantised, complex with lazy conjugation, or a
+    """A type without statistics that may hold infinities or NaN: float8, quantized, complex with lazy conjugation, or a
     subclass of Tensor."""
     LAYOUT = 2
     """A sparse tensor, or a non-dense tensor on a device."""
@@ -159,7 +159,7 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
         unseen: Why inputs were not checked; None if all were.
         unseen_output: Why the outputs have no checksum; None if they have one, or will have one.
         culprits: Name id of the parameter with a non-finite value, or of the first and last candidates; 0 if unknown.
-        held: Number of parameters in the message; 0 if unknown.
+        held: Number of parameters that the operation's tensors hold; 0 if unknown.
     """
 
     number: int

@@ -31,7 +31,7 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
         mode: The API that made the call; only on the caller's side.
         caller_nonce: On the callee's side: nonce of the caller's tape, if the caller is recorded; else 0.
         caller_number: On the callee's side: number of the caller's record. On the caller's side: number, on this tape,
-            of the served call that the calling thread runs meanwhile, if any.
+            of the served call whose function makes this call; 0 if none does.
         caller_step: The step of the outermost caller. Both sides belong to the trace of that step.
         returned_ns: When the function returned and freed its thread before the result was available: torch's
             `async_execution`.
@@ -117,11 +117,11 @@ class WorkerView:
         return replace(
             self,
             calls=tuple(replace(call, since_ns=call.since_ns + offset_ns) for call in self.calls),
-            joins_since_ns=later(self.joins_since_ns, offset_ns),
-            leaves_since_ns=later(self.leaves_since_ns, offset_ns),
+            joins_since_ns=shifted(self.joins_since_ns, offset_ns),
+            leaves_since_ns=shifted(self.leaves_since_ns, offset_ns),
         )
 
 
-def later(time_ns: int | None, by_ns: int) -> int | None:
-    """Return a time moved by an offset; None stays None."""
+def shifted(time_ns: int | None, by_ns: int) -> int | None:
+    """Add an offset to a time; None stays None."""
     return None if time_ns is None else time_ns + by_ns

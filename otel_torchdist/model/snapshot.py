@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import Death, Lifetime, RankLife, Stopped
 from otel_torchdist.model.names import GIVEN_UP, RaisedName
-from otel_torchdist.model.occupations import (
+from otel_torchdist.model.rank_state.lives import Death, Lifetime, RankLife, Stopped
+from otel_torchdist.model.rank_state.occupations import (
     NO_CHECKPOINTS,
     NO_PACE,
     CallPace,
@@ -18,11 +18,11 @@ from otel_torchdist.model.occupations import (
     RankCheckpoints,
     SharedGroup,
 )
-from otel_torchdist.model.rank_values import NO_VALUES, RankValues
+from otel_torchdist.model.rank_state.rescue import NO_RESCUE, Rescue, RescueState
+from otel_torchdist.model.rank_state.stacks import Stacks
+from otel_torchdist.model.rank_state.symptoms import Symptom
+from otel_torchdist.model.rank_state.values import NO_VALUES, RankValues
 from otel_torchdist.model.remote_calls import WorkerView
-from otel_torchdist.model.rescue import NO_RESCUE, Rescue, RescueState
-from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.model.symptoms import Symptom
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,16 @@ class RankView:
             have died or been stopped, or native code holds the GIL.
         symptoms: Recent symptoms of the machine that may explain a stall.
         worker: The rank as an RPC worker; None if it is not one.
-        world: The rank's world, if the program created it by hand; '' for the world of the default group.
+        world: The rank's world, if it is the world of a standalone process group; '' for the default group's.
         world_size: Number of ranks in that world; 0 if unknown.
-        places: This process's rank in other worlds, by the key of each of their groups.
+        world_ranks: Rank of this process in each world created by its program, by the key of the group.
         pace: The pace of calls.
         raised: The exception that ended the rank; None if unknown.
         twins: Process ids of all live processes that claim to be this rank, ascending; empty unless there are several.
         other_sizes: By rank: world size of a process that uses the same address for a world of a different size.
         occupations: Activities of threads that may wait for operations without a record of it.
         clock_error_ns: Upper bound on the error of times that another agent read on its own clock.
+        switched_off_ns: When recording was switched off in the rank, whose process goes on; 0 if it was not.
         data_wait_ns: Total time that the training thread has waited for data.
     """
 
@@ -122,7 +123,7 @@ class RankView:
     worker: WorkerView | None = None
     world: str = ""
     world_size: int = 0
-    places: Mapping[str, int] = field(default_factory=dict[str, int])
+    world_ranks: Mapping[str, int] = field(default_factory=dict[str, int])
     other_sizes: Mapping[int, int] = field(default_factory=dict[int, int])
     data_wait_ns: int = 0
     occupations: tuple[Occupation, ...] = ()
@@ -130,6 +131,7 @@ class RankView:
     pace: CallPace = NO_PACE
     twins: tuple[int, ...] = ()
     raised: RaisedName | None = None
+    switched_off_ns: int = 0
 
     @property
     def is_dead(self) -> bool:
@@ -167,7 +169,7 @@ class RankView:
 
     @property
     def end(self) -> Death | None:
-        """The death, with the signal that asked for it."""
+        """The death, with the signal that had asked the process to end, if one had."""
         if self.death is None or not self.asked_signal:
             return self.death
         return replace(self.death, asked=self.asked_signal, asked_ns=self.asked_ns)
@@ -179,7 +181,7 @@ class RankView:
         return Rescue(RescueState.DEAD, self.rescue.step) if is_over else self.rescue
 
     @property
-    def life(self) -> Lifetime:
+    def lifetime(self) -> Lifetime:
         """The known lifetime, by heartbeats, by observations of the process, and by its recorded death."""
         died_ns = self.death.at_ns if self.death is not None else 0
         seen_ns = max(self.heartbeat_ns, self.seen_alive_ns, died_ns)
@@ -221,8 +223,9 @@ class WorldSnapshot:
         source: Distinguishes snapshots with the same run id. '' for a run of this process's user; else the name of the
             other user, who may have forged the id, or the directory of ranks without an id.
         is_foreign: Whether the ranks belong to another user.
-        looked_ns: When the pass over the tapes began; 0 if unknown. A pass takes time on a busy machine, and later
-            records may be missing.
+        looked_ns: When the reader began to read the tapes; 0 if unknown. Reading takes time on a busy machine, and
+            records written since then may be missing.
+        other_versions: Versions of agents that exchange no data because theirs differ too much, by host.
     """
 
     run: int
@@ -232,12 +235,24 @@ class WorldSnapshot:
     source: str = ""
     is_foreign: bool = False
     looked_ns: int = 0
+    other_versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def rescues(self) -> dict[int, Rescue]:
         """The rescue of each rank; empty if none has begun."""
         was_begun = any(view.rescue.state is not RescueState.NONE for view in self.ranks.values())
         return {rank: view.rescued for rank, view in self.ranks.items()} if was_begun else {}
+
+    @property
+    def switched_off_ns(self) -> int:
+        """When recording was first switched off in a rank; 0 if it was not. Later operations are unknown."""
+        return min((view.switched_off_ns for view in self.ranks.values() if view.switched_off_ns), default=0)
+
+    @property
+    def switched_off_wall_ns(self) -> int:
+        """The same in nanoseconds since the epoch."""
+        off = (view for view in self.ranks.values() if view.switched_off_ns)
+        return min((view.switched_off_ns + view.wall_offset_ns for view in off), default=0)
 
     @property
     def in_order(self) -> list[RankView]:

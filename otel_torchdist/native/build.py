@@ -11,22 +11,23 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from otel_torchdist.native.library import Library, NativeError, library_name
+from otel_torchdist.system.this_process.commands import delaying_signals
 
 SOURCES: Final = Path(__file__).parent / "source"
 TORCH_LIBRARIES: Final = ("c10", "torch_cpu")
 """Libraries of torch that the native library links."""
-# No warnings: those of a newer compiler are no reason to record in Python.
+# -w: a warning of a newer compiler must not fail the build.
 _FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _STANDARDS: Final = ("c++17", "c++20")
 """Our code is C++17. torch's headers need C++20 from 2.15 on."""
-_LIMIT_S: Final = 600.0
+_TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 0.02
 
 
@@ -111,27 +112,16 @@ def _label_flags(torch: TorchFiles) -> list[str]:
 
 def _run(command: Sequence[str], scratch: Path) -> None:
     """Run the compiler. Its messages are kept in memory, because the disk may be full."""
-    with open(os.memfd_create("compiler"), "w+b") as output, ExitStack() as ended:
-        with _no_interrupt():
-            running = _start(command, output, scratch)
-            ended.callback(_end, running)
-        code = _wait(running)
+    with open(os.memfd_create("compiler"), "w+b") as output, ExitStack() as cleanup:
+        with delaying_signals(signal.SIGINT):  # every started compiler must be ended
+            compiler_process = _start(command, output, scratch)
+            cleanup.callback(_end, compiler_process)
+        code = _wait(compiler_process)
         if code is None:
-            raise NativeError(f"{command[0]} takes longer than {_LIMIT_S:.0f} s")
+            raise NativeError(f"{command[0]} takes longer than {_TIMEOUT_S:.0f} s")
         if code:
             output.seek(0)
             raise _failure(command[0], output.read().decode(errors="replace"), scratch)
-
-
-@contextmanager
-def _no_interrupt() -> Generator[None, None, None]:
-    """Defer Ctrl-C, so that every started compiler is ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocks it even if an earlier one raises here
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subprocess.Popen[bytes]:
@@ -150,27 +140,27 @@ def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subproce
         raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def _wait(running: subprocess.Popen[bytes]) -> int | None:
+def _wait(compiler_process: subprocess.Popen[bytes]) -> int | None:
     """Wait for a compiler, unless Ctrl-C interrupts. Return its exit code, or None after the timeout.
 
     `Popen.wait` is not safe to interrupt: a Ctrl-C just after it has taken its lock leaves the lock taken, and the next
-    call waits for ever.
+    call waits forever.
     """
-    deadline_s = time.monotonic() + _LIMIT_S
+    deadline_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline_s:
-        with _no_interrupt():
-            code = running.poll()
+        with delaying_signals(signal.SIGINT):
+            code = compiler_process.poll()
         if code is not None:
             return code
         time.sleep(_POLL_S)
     return None
 
 
-def _end(running: subprocess.Popen[bytes]) -> None:
+def _end(compiler_process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(running.pid, signal.SIGKILL)
-    with _no_interrupt():
-        running.wait()
+        os.killpg(compiler_process.pid, signal.SIGKILL)
+    with delaying_signals(signal.SIGINT):
+        compiler_process.wait()
 
 
 def _failure(compiler: str, text: str, scratch: Path) -> Exception:
@@ -181,7 +171,7 @@ def _failure(compiler: str, text: str, scratch: Path) -> Exception:
     return NativeError(f"{compiler} cannot compile the library: {first}")
 
 
-_SCRATCH: Final = ".build-"
+_SCRATCH_PREFIX: Final = ".build-"
 _ABANDONED_S: Final = 3600.0
 """Age in seconds of abandoned files. No build may take that long."""
 _RANK_VARIABLES: Final = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
@@ -204,13 +194,13 @@ def build(folder: Path) -> Path:
     torch = installed_torch()
     folder.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=folder) as scratch:
         library = compile_library(compiler, torch, Path(scratch))
-        finished = folder / library_name(installed_version())
+        final_path = folder / library_name(installed_version())
         Library(library)
         _write_out(library)
-        library.replace(finished)
-    return finished
+        library.replace(final_path)
+    return final_path
 
 
 def _write_out(library: Path) -> None:
@@ -256,7 +246,7 @@ def _refuse_ranks(environ: Mapping[str, str]) -> None:
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove the files of killed builds."""
-    for scratch in folder.glob(f"{_SCRATCH}*"):
+    for scratch in folder.glob(f"{_SCRATCH_PREFIX}*"):
         try:
             is_abandoned = time.time() - scratch.stat().st_mtime > _ABANDONED_S
         except OSError:  # another build has just removed it

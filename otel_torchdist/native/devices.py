@@ -8,15 +8,19 @@ from typing import Any, Final
 
 from otel_torchdist.native.library import Library, NativeError
 
+# `DeviceState` in source/devices.h.
 IS_ISSUED: Final = 1
+"""The event after the operation is recorded."""
 IS_VOID: Final = 2
+"""The backend refused the operation, or its end will not be observed."""
 IS_ELSEWHERE: Final = 4
+"""The operation runs on one of the backend's streams, and the watchdog reports its end."""
 RESULT_SHIFT: Final = 8
+"""Position of the watchdog's result in the state: 1 plus a `WorkResult`, or `RESULT_FAILED` plus an index."""
 RESULT_FAILED: Final = 100
-"""Bits of `NativeDevices.state`, the shift of the watchdog's result in it (counted from 1), and the first result of a
-failed watchdog (in the order of `FAILURES`); see source/devices.h."""
+"""Result of a failed watchdog, plus the index of its exception in `FAILURES`."""
 
-_TAKEN_AT_ONCE: Final = 256
+_BATCH: Final = 256
 
 
 class CudaFunctions(ctypes.Structure):
@@ -37,9 +41,9 @@ class DeviceItem(ctypes.Structure):
     _fields_ = (
         *(("number", ctypes.c_uint64), ("entered_ns", ctypes.c_uint64), ("took_ns", ctypes.c_uint64)),
         *(("stream", ctypes.c_void_p), ("before", ctypes.c_void_p), ("after", ctypes.c_void_p)),
-        *(("session", ctypes.c_void_p), ("place", ctypes.c_uint32), ("kind", ctypes.c_uint32)),
+        *(("session", ctypes.c_void_p), ("slot", ctypes.c_uint32), ("kind", ctypes.c_uint32)),
         *(("device", ctypes.c_int32), ("peer", ctypes.c_int32), ("is_wait", ctypes.c_uint32)),
-        ("spare", ctypes.c_uint32),
+        ("is_timed", ctypes.c_uint32),
     )
 
     number: int
@@ -49,11 +53,12 @@ class DeviceItem(ctypes.Structure):
     before: int
     after: int | None
     session: int | None
-    place: int
+    slot: int
     kind: int
     device: int
     peer: int
     is_wait: int
+    is_timed: int
 
 
 class NativeDevices:
@@ -64,37 +69,37 @@ class NativeDevices:
         has_watchdog: Whether PyTorch reports the ends of asynchronous operations.
     """
 
-    def __init__(self, library: Library, functions: CudaFunctions, most_events: int, has_watchdog: bool) -> None:
+    def __init__(self, library: Library, functions: CudaFunctions, max_events: int, has_watchdog: bool) -> None:
         """Initialize without operations.
 
         Args:
             library: The library.
             functions: The CUDA runtime.
-            most_events: Maximum number of events per device.
-            has_watchdog: See above.
+            max_events: Maximum number of events per device.
+            has_watchdog: Whether PyTorch reports the ends of asynchronous operations.
 
         Raises:
             NativeError: The library could not allocate memory.
         """
         self._library = library
-        self.handle: int = library.devices(ctypes.byref(functions), most_events) or 0
+        self.handle: int = library.devices(ctypes.byref(functions), max_events) or 0
         self.has_watchdog = has_watchdog
         if not self.handle:
             raise NativeError("no memory for operations on devices")
-        self._items = (DeviceItem * _TAKEN_AT_ONCE)()
+        self._items = (DeviceItem * _BATCH)()
 
     def take(self) -> list[DeviceItem]:
         """Return the items since the last call. They are valid until the next call."""
-        count: int = self._library.devices_take(self.handle, self._items, _TAKEN_AT_ONCE)
+        count: int = self._library.devices_take(self.handle, self._items, _BATCH)
         return self._items[:count]
 
-    def state(self, place: int) -> int:
+    def state(self, slot: int) -> int:
         """Return the state of an operation, as flags such as `IS_ISSUED`."""
-        return self._library.devices_state(self.handle, place)
+        return self._library.devices_state(self.handle, slot)
 
-    def release(self, place: int) -> None:
-        """Free the place of a completed operation, and its events."""
-        self._library.devices_release(self.handle, place)
+    def release(self, slot: int) -> None:
+        """Free the slot of a completed operation, and its events."""
+        self._library.devices_release(self.handle, slot)
 
     def give_back(self, device: int, events: Iterable[int | None]) -> None:
         """Return events to the pool. Nobody may query them any more."""
@@ -104,8 +109,8 @@ class NativeDevices:
     def drain(self) -> list[int]:
         """Take all free events, to destroy them."""
         drained: list[int] = []
-        events = (ctypes.c_void_p * _TAKEN_AT_ONCE)()
-        while count := self._library.devices_drain(self.handle, events, _TAKEN_AT_ONCE):
+        events = (ctypes.c_void_p * _BATCH)()
+        while count := self._library.devices_drain(self.handle, events, _BATCH):
             drained += [event or 0 for event in events[:count]]
         return drained
 

@@ -1,7 +1,7 @@
 """Finds the native library, checks its compatibility, and calls it through ctypes.
 
-It is built for one minor version of torch, whose C++ interface it uses. It has a table of the memory layout of frames
-in each Python version, which is verified with our own frame.
+The library is built for one minor version of torch, whose C++ interface it uses. It reads Python's frames by their
+memory layouts, from a table or, since Python 3.13, from the interpreter itself. They are verified with a frame of ours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
 
-_ABI: Final = layout.VERSION * 1000 + 5
+_ABI: Final = layout.VERSION * 1000 + 6
 _SHIPPED: Final = Path(__file__).parent / "libraries"
 FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
@@ -63,12 +63,13 @@ class OperationLayout(ctypes.Structure):
 _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "abi": (_INT, ()),
     "torch_version": (_TEXT, ()),
-    "use_frames": (_INT, (_INT,)),
+    "use_frames": (_INT, (_INT, _Handle)),
     "innermost_frame": (None, (ctypes.POINTER(_U64), ctypes.POINTER(_I64))),
     "open": (_Handle, (_INT, _U64)),
     "begin": (None, (_Handle, _U64, ctypes.POINTER(_U32))),
     "end": (None, (_Handle,)),
     "release": (None, (_Handle,)),
+    "pass_on": (None, (_INT,)),
     "set_step": (None, (_Handle, _I64)),
     "stop_windows": (None, (_Handle,)),
     "tape_begin": (_U64, (_Handle, _U64, _I64, _U64, _TEXT)),
@@ -76,7 +77,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "tape_mark": (None, (_Handle, _U64, ctypes.c_uint, _I64, ctypes.c_uint)),
     "tape_clear": (None, (_Handle, _U64, ctypes.c_uint)),
     "tape_complete": (_INT, (_Handle, _U64, _U64, _U64, ctypes.c_uint, _U32)),
-    "tape_begun_at": (_U64, (_Handle, _U64)),
+    "tape_find_record_entered_at": (_U64, (_Handle, _U64)),
     "tape_open": (_U64, (_Handle, ctypes.POINTER(_U64), _U64)),
     "tape_add": (None, (_Handle, ctypes.c_uint, _U64)),
     "add_group": (_Handle, (_Handle, _INT)),
@@ -109,12 +110,12 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "make_wait": (_OBJECT, (_OBJECT,)),
     "call_on_failed_wait": (None, (_OBJECT,)),
 }
-_WAITING: Final[dict[str, tuple[Any, Sequence[Any]]]] = {"devices_sleep": (None, (_Handle, _I64))}
+_BLOCKING_FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {"devices_sleep": (None, (_Handle, _I64))}
 """Functions that block. They release the GIL."""
 
 
 class Library:
-    """The functions of the library, named without `otd_`.
+    """The loaded library. Its attributes are its functions, without the prefix `otd_`.
 
     Nearly all are short, so they keep the GIL: releasing and taking it would cost more.
     """
@@ -128,11 +129,11 @@ class Library:
         self.path = path
         _check_python()
         try:
-            kept, released = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
-            self._declare(kept, {"abi": _FUNCTIONS["abi"]})
+            keeping_gil, releasing_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            self._declare(keeping_gil, {"abi": _FUNCTIONS["abi"]})
             self._check_abi()  # before looking up functions that another version may lack
-            self._declare(kept, _FUNCTIONS)
-            self._declare(released, _WAITING)
+            self._declare(keeping_gil, _FUNCTIONS)
+            self._declare(releasing_gil, _BLOCKING_FUNCTIONS)
         except (OSError, AttributeError) as error:
             raise NativeError(f"{path} cannot be loaded: {error}") from error
         self._check()
@@ -157,10 +158,10 @@ class Library:
         built_for = self.torch_version().decode()
         if _minor(built_for) != _minor(torch.__version__):
             raise NativeError(f"{self.path} is for torch {built_for}, and this is torch {torch.__version__}")
-        if not self.use_frames(sys.version_info.minor) or not self._sees_frames():
+        if not self.use_frames(sys.version_info.minor, _runtime()) or not self._finds_frames():
             raise NativeError(f"{self.path} does not support Python {platform.python_version()}")
 
-    def _sees_frames(self) -> bool:
+    def _finds_frames(self) -> bool:
         """Return whether the library finds the frame of its caller."""
         code, instruction = _U64(), _I64()
         self.innermost_frame(ctypes.byref(code), ctypes.byref(instruction))
@@ -168,14 +169,22 @@ class Library:
         if code.value != id(frame.f_code):
             return False
         lines = [line for start, end, line in frame.f_code.co_lines() if start <= instruction.value < end]
-        return lines == [self._sees_frames.__func__.__code__.co_firstlineno + 3]
+        return lines == [self._finds_frames.__func__.__code__.co_firstlineno + 3]
+
+
+def _runtime() -> int | None:
+    """Return the address of the interpreter's state, which tells its memory layouts; None if it is not exported."""
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+    except ValueError:
+        return None
 
 
 def _check_python() -> None:
     if platform.python_implementation() != "CPython":
         raise NativeError(f"{platform.python_implementation()} is not CPython")
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise NativeError("this Python runs without the GIL")
+    if "t" in sys.abiflags:
+        raise NativeError("this Python is built to run without the GIL")
 
 
 def _minor(version: str) -> tuple[str, ...]:
@@ -249,7 +258,7 @@ def find_library(cache: Path | None) -> Library:
 
     name = library_name(torch.__version__)
     shipped = _SHIPPED / name
-    has_shipped = shipped.is_file()  # not checked: who can change it can change this file, too
+    has_shipped = shipped.is_file()  # its owner is not checked: who can change it can change this file, too
     if cache is not None:
         try:
             if _has_library(cache / name):

@@ -21,7 +21,8 @@ from otel_torchdist.tape.writer import TapeWriter
 if TYPE_CHECKING:
     from otel_torchdist.tape.identity import TapeIdentity
 
-_OPEN_AT_ONCE: Final = 1024
+_OPEN_NUMBERS: Final = 1024
+"""Initial size of the array for `open_numbers`."""
 
 
 class NativeTapeWriter(TapeWriter):
@@ -45,7 +46,7 @@ class NativeTapeWriter(TapeWriter):
             for path in (self.path, self.path.with_suffix(".names")):
                 os.unlink(path)
             raise TapeError(f"cannot map {self.path} a second time")
-        # In a forked child, too: this only unmaps its own copy.
+        # Also runs in a forked child, where it only unmaps the child's copy.
         weakref.finalize(self, library.release, self.session).atexit = False
 
     def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:
@@ -56,17 +57,17 @@ class NativeTapeWriter(TapeWriter):
         assert record_words == layout.EMPTY_WORDS
         return self.library.tape_append(self.session, payload)
 
-    def begun_at(self, entered_ns: int) -> int:
+    def find_record_entered_at(self, entered_ns: int) -> int:
         """Return the number of the open operation entered at a given time; see `TapeWriter`."""
-        return self.library.tape_begun_at(self.session, entered_ns)
+        return self.library.tape_find_record_entered_at(self.session, entered_ns)
 
-    def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
+    def mark(self, number: int, index: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words; see `TapeWriter`."""
-        self.library.tape_mark(self.session, number, which, elapsed_ns, how)
+        self.library.tape_mark(self.session, number, index, elapsed_ns, how)
 
-    def clear(self, number: int, which: int) -> None:
+    def clear(self, number: int, index: int) -> None:
         """Clear a word stored by `mark`."""
-        self.library.tape_clear(self.session, number, which)
+        self.library.tape_clear(self.session, number, index)
 
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
         """Record that an operation has ended; see `TapeWriter`."""
@@ -81,7 +82,7 @@ class NativeTapeWriter(TapeWriter):
 
     def open_numbers(self) -> list[int]:
         """Return the numbers of the operations that have not ended."""
-        size = _OPEN_AT_ONCE
+        size = _OPEN_NUMBERS
         while True:
             numbers = (ctypes.c_uint64 * size)()
             count = self.library.tape_open(self.session, numbers, size)
@@ -95,10 +96,10 @@ class NativeTapeWriter(TapeWriter):
         self.library.tape_add(self.session, LiveWord.OVERHEAD_CALLS, calls)
 
 
-_UNUSED: Final = 16_384
-"""Number of forgotten counters to keep before the first is reused."""
-_ALL_FORGOTTEN: Final = 2
-"""Result of `plan`: the library had too many plans, and has dropped the thread's other plans."""
+_MIN_FREE_COUNTERS: Final = 16_384
+"""The oldest forgotten counter is reused once more than this many are free."""
+_OTHERS_DROPPED: Final = 2
+"""Result of `otd_plan`: the thread had too many plans, and its other plans were dropped."""
 
 
 class PlanFlag(enum.IntFlag):
@@ -118,8 +119,8 @@ class PlanFlag(enum.IntFlag):
 
 def _number_at(address: int) -> MutableSequence[int]:
     number: Any = ctypes.c_int64.from_address(address)
-    place: Any = memoryview(number).cast("B").cast("q")
-    return place
+    view: Any = memoryview(number).cast("B").cast("q")
+    return view
 
 
 class NativeGroup:
@@ -173,11 +174,11 @@ class NativePlan(NamedTuple):
     ragged_factor: int | None
 
 
-class NativePlaces:
+class NativeCounters:
     """Counters in the library's memory, identified by their addresses; see `CounterMemory` in capture/core.
 
-    Memory of a tape is not freed. A counter without plans is reused, but late: a thread may have read a plan and be
-    about to count.
+    The memory is freed with the tape. A counter without plans is reused, but late: a thread may have read a plan and
+    be about to count.
     """
 
     def __init__(self, library: Library, session: int) -> None:
@@ -187,7 +188,7 @@ class NativePlaces:
 
     def new(self) -> object:
         """Return the address of a counter that holds 0."""
-        if len(self._free) <= _UNUSED:
+        if len(self._free) <= _MIN_FREE_COUNTERS:
             return self._library.add_counter(self._session)
         address = self._free.popleft()
         self.counter(address)[0] = 0
@@ -199,7 +200,7 @@ class NativePlaces:
         return _number_at(slot)
 
     def forget(self, slot: object) -> None:
-        """Reuse an address, once many others have been forgotten."""
+        """Reuse an address, after many others have been forgotten."""
         assert isinstance(slot, int)
         self._free.append(slot)
 
@@ -239,9 +240,9 @@ class NativeRecording:
         """Return a sequence of one number in the library's memory. It lives as long as the tape."""
         return _number_at(self._library.add_counter(self._session))
 
-    def counter_places(self) -> NativePlaces:
+    def counter_memory(self) -> NativeCounters:
         """Return memory for reusable counters."""
-        return NativePlaces(self._library, self._session)
+        return NativeCounters(self._library, self._session)
 
     def learn_code(self, code: int, kind: int) -> None:
         """Add the kind of a code object; see `CodeKind`."""
@@ -257,27 +258,27 @@ class NativeRecording:
         self._library.void_plans(self._session)
         self.generation += 1
 
-    def plan(self, planned: NativePlan | None) -> bool:
+    def plan(self, plan: NativePlan | None) -> bool:
         """Set the plan for calls like this thread's last call. Return whether the library has accepted it.
 
         Args:
-            planned: The plan; None to record such calls in Python.
+            plan: The plan; None to record such calls in Python.
         """
-        if planned is None:
-            answer = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0, 0)
+        if plan is None:
+            result = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0, 0)
         else:
-            is_ragged = PlanFlag(0) if planned.ragged_factor is None else PlanFlag.RAGGED
-            counter = ctypes.addressof(ctypes.c_int64.from_buffer(planned.counter))
-            answer = self._library.plan(
+            is_ragged = PlanFlag(0) if plan.ragged_factor is None else PlanFlag.RAGGED
+            counter = ctypes.addressof(ctypes.c_int64.from_buffer(plan.counter))
+            result = self._library.plan(
                 self._session,
-                planned.group.handle,
+                plan.group.handle,
                 counter,
-                planned.devices,
-                planned.tail,
-                planned.kind,
-                planned.flags | is_ragged,
-                planned.ragged_factor or 0,
+                plan.devices,
+                plan.tail,
+                plan.kind,
+                plan.flags | is_ragged,
+                plan.ragged_factor or 0,
             )
-        if answer == _ALL_FORGOTTEN:
+        if result == _OTHERS_DROPPED:
             self.generation += 1
-        return bool(answer)
+        return bool(result)

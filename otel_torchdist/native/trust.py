@@ -31,28 +31,28 @@ def why_not_trusted(path: Path) -> str:
         OSError: The file cannot be examined.
     """
     trusted = {0, os.geteuid()}
-    for place in _places_on(path):
-        status = os.lstat(place)
-        is_above = place not in (path, path.parent) and not stat.S_ISREG(status.st_mode)
+    for component in _components_of(path):
+        status = os.lstat(component)
+        is_above = component not in (path, path.parent) and not stat.S_ISREG(status.st_mode)
         if status.st_uid not in trusted and not (is_above and status.st_uid == _NOBODY):
-            return f"may be another user's: {place} belongs to user {status.st_uid}"
+            return f"may be another user's: {component} belongs to user {status.st_uid}"
         if not stat.S_ISLNK(status.st_mode) and _others_can_write(status):
-            return f"may be another user's: others can write to {place}"
-    return "" if _is_whole(path) else "is truncated"
+            return f"may be another user's: others can write to {component}"
+    return "" if _is_complete(path) else "is truncated"
 
 
-def _places_on(path: Path) -> Iterator[Path]:
-    """Yield all folders and links on a path, from the root on, and the file."""
-    place, rest = Path("/"), [*reversed(path.absolute().parts[1:])]
-    yield place
-    while rest:
-        part = rest.pop()
-        place = place.parent if part == ".." else place / part
-        yield place
-        if place.is_symlink():
-            target = Path(os.readlink(place))
-            place = Path("/") if target.is_absolute() else place.parent
-            rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+def _components_of(path: Path) -> Iterator[Path]:
+    """Yield every folder and link that resolving a path visits, from the root, and the file."""
+    component, parts = Path("/"), [*reversed(path.absolute().parts[1:])]
+    yield component
+    while parts:
+        part = parts.pop()
+        component = component.parent if part == ".." else component / part
+        yield component
+        if component.is_symlink():
+            target = Path(os.readlink(component))
+            component = Path("/") if target.is_absolute() else component.parent
+            parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)
 
 
 def _others_can_write(status: os.stat_result) -> bool:
@@ -72,11 +72,11 @@ def _has_only_this_user(group_id: int) -> bool:
     return group.gr_name == user and {*group.gr_mem} <= {user}
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(_HEADER.size)
         size = os.fstat(file.fileno()).st_size
     if len(head) < _HEADER.size:
         return False
-    magic, begin, each, count = _HEADER.unpack(head)
-    return magic != _MAGIC or 0 < begin <= size - each * count  # dlopen rejects other files than ELF itself
+    magic, offset, entry_size, count = _HEADER.unpack(head)
+    return magic != _MAGIC or 0 < offset <= size - entry_size * count  # dlopen rejects other files than ELF itself

@@ -51,23 +51,23 @@ class _Finder:
         finally:
             self._searched.discard(search)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            self._follow(spec.loader, fullname)
+            self._wrap_loader(spec.loader, fullname)
         return spec
 
-    def _follow(self, loader: Any, name: str) -> None:
+    def _wrap_loader(self, loader: Any, name: str) -> None:
         """Wrap `exec_module` of a loader, not the loader itself: a module's loader may be asked for its source."""
-        run = loader.exec_module
+        original = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ == name and loader.__dict__.get("exec_module") is exec_module:
                 del loader.exec_module
-            run(module)
+            original(module)
             if module.__name__ == name:
-                self._imported(module)
+                self._call_functions(module)
 
         loader.exec_module = exec_module
 
-    def _imported(self, module: ModuleType) -> None:
+    def _call_functions(self, module: ModuleType) -> None:
         with _lock:
             functions = self.waiting.pop(module.__name__, [])
         for function in functions:

@@ -7,13 +7,15 @@ import socket
 import struct
 import time
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.formats import TAPE
 from otel_torchdist.model.kinds import Kernel
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.tape import layout
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ128s")
@@ -101,11 +103,12 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         where: The tape's path, for the error.
 
     Raises:
-        TapeError: The block is too short, not a tape's, of an unknown version, or damaged.
+        OtherFormatError: The tape has another format.
+        TapeError: The block is too short, not a tape's, or damaged.
     """
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
-    magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
+    magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *fields = _BLOCK.unpack_from(data)
     (
         rank,
         local_rank,
@@ -120,11 +123,10 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         synchronized,
         checks,
         world,
-    ) = rest
+    ) = fields
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or from a machine with another byte order")
-    if version != layout.VERSION:
-        raise TapeError(f"{where}: version {version} of the format; this reader knows {layout.VERSION}")
+    TAPE.check(version, where)
     (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)
     if checksum != zlib.crc32(data[:_CHECKSUM_OFFSET]):
         raise TapeError(f"{where}: damaged: the identity block does not match its checksum")
@@ -282,8 +284,8 @@ class TapeIdentity:
         torch: Version of torch; '' if not recorded.
         synchronized: Whether the instrumentation waits for devices before and after collectives.
         checks_values: Whether the instrumentation checks that all inputs of operations are finite.
-        world: Name of the world created by hand that defines rank and world size, if the process was in no other world
-            when the tape was created; '' for the default group.
+        world: Name of the standalone process group's world that defines rank and world size, if the process was in no
+            other world when the tape was created; '' for the default group.
     """
 
     nonce: int
@@ -304,3 +306,11 @@ class TapeIdentity:
     synchronized: bool = False
     checks_values: bool = False
     world: str = ""
+
+
+def ranks_by_recorder(identities: Iterable[TapeIdentity]) -> dict[tuple[Kernel, str], list[int]]:
+    """Group ranks, ascending, by recorder and torch version."""
+    by_recorder: dict[tuple[Kernel, str], list[int]] = {}
+    for identity in sorted(identities, key=lambda identity: identity.rank):
+        by_recorder.setdefault((identity.kernel, identity.torch), []).append(identity.rank)
+    return by_recorder

@@ -29,13 +29,14 @@ import math
 import struct
 from typing import TYPE_CHECKING, Final
 
+from otel_torchdist.formats import TAPE
 from otel_torchdist.model.kinds import ActivityKind, Blame, RecordKind
 
 if TYPE_CHECKING:
     from otel_torchdist.model.remote_calls import RemoteCall
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 7
+VERSION: Final = TAPE.number
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
 REFUGE_SLOTS: Final = 64
@@ -56,7 +57,8 @@ SPLITS_BYTES: Final = 32
 """Bytes for parts in one record of kind `SPLITS`."""
 SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
 """received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, form: the payload of a `SPLITS` record.
-The kind is at the same offset in every payload. `entered_ns` is not, so that `begun_at` matches only operations."""
+The kind is at the same offset in every payload. `entered_ns` is not, so that `find_record_entered_at` matches only
+operations."""
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
@@ -115,6 +117,10 @@ class LiveWord(enum.IntEnum):
     """Name id of this process's name as an RPC worker; 0 if it is not a worker."""
     RPC_THREADS = 150
     """Number of threads that serve calls of other workers."""
+    SWITCHED_OFF_US = 151
+    """Time in microseconds at which recording was switched off; 0 if it was not."""
+    RECORDING_LEVEL = 152
+    """How much less than everything is recorded; see `RecordingLevel`."""
     BACKWARD_THREAD = 156
     """Native id of the thread that began the last backward pass."""
     BACKWARD_US = 157
@@ -137,6 +143,8 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.ASKED,
     LiveWord.RPC_WORKER,
     LiveWord.RPC_THREADS,
+    LiveWord.SWITCHED_OFF_US,
+    LiveWord.RECORDING_LEVEL,
     LiveWord.BACKWARD_THREAD,
     LiveWord.BACKWARD_US,
     LiveWord.FUTURE_THREAD,
@@ -195,12 +203,12 @@ def tape_size(capacity: int) -> int:
     return RING_OFFSET + capacity * RECORD_SIZE
 
 
-def ring_capacity(wanted: int) -> int:
-    """Return the capacity of a ring for `wanted` records: a multiple of `CHECK_MODULUS` is increased by 1.
+def ring_capacity(records: int) -> int:
+    """Return the capacity of a ring for `records` records: a multiple of `CHECK_MODULUS` is increased by 1.
 
     With such a multiple, a word stored one lap late would pass the check of the record that now owns the slot.
     """
-    return wanted if wanted % CHECK_MODULUS else wanted + 1
+    return records if records % CHECK_MODULUS else records + 1
 
 
 def is_ring_capacity(capacity: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.rank_state.rescue import Rescue
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import clock_pair
 from otel_torchdist.tape.layout import LiveWord
@@ -83,6 +83,10 @@ class LiveWords:
         self._words[LiveWord.OVERHEAD_NS] += nanoseconds
         self._words[LiveWord.OVERHEAD_CALLS] += calls
 
+    def overhead_ns(self) -> int:
+        """Return the estimated time spent in our code so far."""
+        return self._words[LiveWord.OVERHEAD_NS]
+
     def set_run_id(self, run_id: int, state: RunIdState) -> None:
         """Publish the run's id. The state is NONE while the two halves change, and is written last."""
         words = self._words
@@ -124,7 +128,7 @@ class LiveWords:
         self._begin_interval(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread, monotonic_ns)
 
     def end_backward(self, thread: int) -> None:
-        """Publish that a thread's backward pass has ended, unless another thread has begun another."""
+        """Publish that a thread's backward pass has ended, unless another thread has begun one meanwhile."""
         self._end_interval(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread)
 
     def begin_future(self, thread: int, monotonic_ns: int) -> None:
@@ -136,9 +140,8 @@ class LiveWords:
         self._end_interval(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread)
 
     def _begin_interval(self, thread_word: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
-        self._words[since] = seals.seal_live(
-            since, 0
-        )  # otherwise a reader could combine one thread with another thread's time
+        # Clear the time first: otherwise a reader could combine the new thread with the old thread's time.
+        self._words[since] = seals.seal_live(since, 0)
         self._words[thread_word] = seals.seal_live(thread_word, thread)
         self._words[since] = seals.seal_live(since, monotonic_ns // 1000)
 
@@ -175,11 +178,19 @@ class LiveWords:
             value = signal << layout.ASKED_TIME_BITS | monotonic_ns // 1000 & ((1 << layout.ASKED_TIME_BITS) - 1)
             self._words[LiveWord.ASKED] = seals.seal_live(LiveWord.ASKED, value)
 
+    def switch_off(self, monotonic_ns: int) -> None:
+        """Publish that recording is switched off, although the process goes on."""
+        self._words[LiveWord.SWITCHED_OFF_US] = seals.seal_live(LiveWord.SWITCHED_OFF_US, monotonic_ns // 1000)
+
+    def set_recording_level(self, level: int) -> None:
+        """Publish how much less than everything is recorded from about now on."""
+        self._words[LiveWord.RECORDING_LEVEL] = seals.seal_live(LiveWord.RECORDING_LEVEL, level)
+
     def finish(self, state: TapeState, failure: int = 0) -> None:
         """Publish the final state of the process. The tape stays writable: other `atexit` handlers may communicate."""
         self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
 
-    def foretell(self, failure: int) -> None:
-        """Publish the failure that may end the process. A single store: the process may end before a second."""
+    def announce_failure(self, failure: int) -> None:
+        """Publish the failure that may end the process, with a single store: the process may end right after it."""
         self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.rank_state.rescue import Rescue
 from otel_torchdist.system.files import others as others_files
 from otel_torchdist.system.files.kept import move_up
 from otel_torchdist.system.files.locks import holder_of, is_locked_elsewhere
@@ -84,7 +84,7 @@ class MappedTape:
         return reader
 
     def another(self) -> Self:
-        """Return a second reader, at the oldest record. It shares this reader's open file, so it must not be closed."""
+        """Return a second reader, at the oldest record. It shares this reader's open file, so do not close it."""
         reader = type(self).__new__(type(self))
         reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
         reader._attach(self.path, self.words)
@@ -143,6 +143,8 @@ class MappedTape:
             backward_since_ns=self._sealed(words, LiveWord.BACKWARD_US) * 1000,
             future_thread=self._sealed(words, LiveWord.FUTURE_THREAD),
             future_since_ns=self._sealed(words, LiveWord.FUTURE_US) * 1000,
+            switched_off_ns=self._sealed_if_known(words, LiveWord.SWITCHED_OFF_US) * 1000,
+            recording_level=self._sealed_if_known(words, LiveWord.RECORDING_LEVEL),
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:
@@ -150,6 +152,10 @@ class MappedTape:
         if value is None:
             raise TapeError(f"{self.path}: damaged: the live word {word.name} does not match its checksum")
         return value
+
+    def _sealed_if_known(self, words: tuple[int, ...], word: LiveWord) -> int:
+        """Return the value of a word that an earlier release does not write; 0 on a tape of such a release."""
+        return self._sealed(words, word) if _live(words, word) else 0
 
     def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
         """Return the run id, the state of the ranks' agreement on it, and all live words, from one read."""
@@ -274,8 +280,8 @@ def _open(path: Path, owner: int | None) -> tuple[int, bool]:
     """
     readonly = not os.access(path, os.W_OK)
     try:
-        permitted = path.parent.stat().st_uid if owner is None else owner
-        file = move_up(others_files.open_regular(path, permitted, writable=not readonly))
+        permitted_owner = path.parent.stat().st_uid if owner is None else owner
+        file = move_up(others_files.open_regular(path, permitted_owner, writable=not readonly))
     except OSError as error:
         raise TapeError(f"{path}: cannot be opened: {others_files.reason(error)}") from error
     file_owner = os.fstat(file).st_uid

@@ -20,19 +20,20 @@ _NOT_KEPT: Final = -1
 class Refuge:
     """Writes the refuge of a tape.
 
-    `_open` maps each open operation to 0 in the ring, slot + 1 in the refuge, or `_NOT_KEPT`.
+    `_open` maps the number of each open operation to its location: 0 for the ring, slot + 1 for the refuge, or
+    `_NOT_KEPT`.
     """
 
     _words: memoryview
     _bytes: memoryview
     _capacity: int
 
-    def _begin_refuge(self) -> None:
+    def _create_refuge(self) -> None:
         self._open: dict[int, int] = {}
         self._lap_lock = threading.RLock()
         self._free_refuge = list(range(layout.REFUGE_SLOTS))
 
-    def _take_refuge(self, number: int) -> None:
+    def _move_to_refuge(self, number: int) -> None:
         """Move an open operation from the ring to the refuge before its slot is reused."""
         with self._lap_lock:
             if self._open.pop(number, None) is None:
@@ -49,22 +50,22 @@ class Refuge:
             self._words[target >> 3] = number
             self._open[number] = slot + 1
 
-    def _mark_in_refuge(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
+    def _mark_in_refuge(self, number: int, index: int, elapsed_ns: int, how: int) -> None:
         with self._lap_lock:
-            refuge = self._open.get(number, 0)
-            if refuge > 0:
-                word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
-                self._words[word + _WORDS_WORD + which] = seals.seal(number, elapsed_ns, how)
+            location = self._open.get(number, 0)
+            if location > 0:
+                word = _REFUGE_WORD + (location - 1) * _RECORD_WORDS
+                self._words[word + _WORDS_WORD + index] = seals.seal(number, elapsed_ns, how)
 
-    def _clear_in_refuge(self, number: int, which: int) -> None:
+    def _clear_in_refuge(self, number: int, index: int) -> None:
         with self._lap_lock:
-            refuge = self._open.get(number, 0)
-            if refuge > 0:
-                self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS + _WORDS_WORD + which] = 0
+            location = self._open.get(number, 0)
+            if location > 0:
+                self._words[_REFUGE_WORD + (location - 1) * _RECORD_WORDS + _WORDS_WORD + index] = 0
 
-    def _leave_refuge(self, refuge: int) -> None:
-        word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
+    def _release_refuge_slot(self, location: int) -> None:
+        word = _REFUGE_WORD + (location - 1) * _RECORD_WORDS
         with self._lap_lock:
             self._words[word] = 0
-            self._words[word + 1] = 0  # without its CRC, no flipped bit can make the record valid again
-            self._free_refuge.append(refuge - 1)
+            self._words[word + 1] = 0  # without the CRC, a flipped bit in the number cannot make the record valid again
+            self._free_refuge.append(location - 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.rescue import NO_RESCUE, Rescue
+from otel_torchdist.model.rank_state.rescue import NO_RESCUE, Rescue
 from otel_torchdist.tape.identity import TapeIdentity
 
 
@@ -25,7 +25,7 @@ class TapeStatus:
         records_dropped: Records that the writer could not write.
         names_dropped: Names recorded as `other` because the dictionary is full.
         overhead_ns: Estimated time spent in our code on the caller's threads.
-        overhead_calls: Calls behind that estimate.
+        overhead_calls: Number of calls that the estimate covers.
         state: The writer's state.
         failure: Name id of the exception that ended the process; 0 for none.
         request: Number of the last request for stacks.
@@ -41,6 +41,8 @@ class TapeStatus:
         backward_since_ns: Start of that backward pass; 0 once it has ended.
         future_thread: Native id of the thread that began the last wait for a future.
         future_since_ns: Start of that wait; 0 once it has ended.
+        switched_off_ns: When recording was switched off; 0 if it was not.
+        recording_level: How much less than everything is recorded; see `RecordingLevel`.
     """
 
     run_id: int
@@ -68,6 +70,8 @@ class TapeStatus:
     backward_since_ns: int = 0
     future_thread: int = 0
     future_since_ns: int = 0
+    switched_off_ns: int = 0
+    recording_level: int = 0
 
 
 MAX_WALL_NS: Final = (1 << 63) - 1

@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import MAX_BYTES
-from otel_torchdist.system.files.locks import using
+from otel_torchdist.system.files.locks import shared_lock
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import TapeIdentity, encode_identity
@@ -32,7 +32,7 @@ _ENTERED_WORD: Final = 2
 _COMPLETED_WORD: Final = _WORDS_WORD + int(Word.COMPLETED)
 _MAX_DURATION_NS: Final = layout.MAX_DURATION_NS
 _SEARCHED: Final = 64
-"""Number of newest records that `begun_at` searches."""
+"""Number of newest records that `find_record_entered_at` searches."""
 
 # Globals for the hot path of every collective: attributes of a module or an enum cost more.
 _RING_OFFSET: Final = layout.RING_OFFSET
@@ -43,7 +43,7 @@ _CRC_MODULUS: Final = layout.CRC_MODULUS
 _EMPTY_WORDS: Final = layout.EMPTY_WORDS
 _pack = layout.PAYLOAD.pack
 _pack_head = layout.PAYLOAD_HEAD.pack
-_pack_rest = struct.Struct(f"=Q{layout.PAYLOAD.size}s{8 * layout.WORDS}s").pack_into
+_pack_after_number = struct.Struct(f"=Q{layout.PAYLOAD.size}s{8 * layout.WORDS}s").pack_into
 _crc32 = zlib.crc32
 
 
@@ -74,9 +74,9 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self._capacity = identity.capacity
         self._process = os.getpid()
         self._numbers = itertools.count(1)
-        self._begin_refuge()
+        self._create_refuge()
         self.closed = False
-        with using(directory):
+        with shared_lock(directory):
             self._create(names_bytes)
 
     def _create(self, names_bytes: int) -> None:
@@ -158,12 +158,12 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         try:
             lapped = number - self._capacity
             if lapped in self._open:
-                self._take_refuge(lapped)
+                self._move_to_refuge(lapped)
             offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
             word = offset >> 3
             words = self._words
             words[word] = 0
-            _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
+            _pack_after_number(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
             words[word] = number
             words[_NEXT_NUMBER] = number + 1
         except BaseException:
@@ -176,11 +176,11 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             record_words = seals.abandoned_words(number)
         offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
         self._words[offset >> 3] = 0
-        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
+        _pack_after_number(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, record_words)
         self._words[offset >> 3] = number
         self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
 
-    def begun_at(self, entered_ns: int) -> int:
+    def find_record_entered_at(self, entered_ns: int) -> int:
         """Return the number of the open operation entered at a given time; 0 if none of the newest records matches.
 
         A signal handler may interrupt a caller after `begin` has published the operation, but before the caller has
@@ -197,30 +197,35 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
                 return number
         return 0
 
-    def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
-        """Store one of a record's words: a time `elapsed_ns` after its entry.
+    def mark(self, number: int, index: int, elapsed_ns: int, how: int) -> None:
+        """Store one of a record's words, usually a time after its entry.
 
-        If the record's slot has been reused, the word goes to its copy in the refuge, if any. Times are clipped to 78
-        hours (see `seals.seal`).
+        If the record's slot has been reused, the word goes to its copy in the refuge, if any.
+
+        Args:
+            number: The record's number.
+            index: Index of the word: a `Word`, `ActivityWord` or `NumericsWord`.
+            elapsed_ns: The time since the entry, clipped to 78 hours, or another value; see `seals.seal`.
+            how: A `How`.
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words
         if words[word] != number:
-            self._mark_in_refuge(number, which, elapsed_ns, how)
+            self._mark_in_refuge(number, index, elapsed_ns, how)
             return
         content = (elapsed_ns << 4) | how
         try:
-            words[word + _WORDS_WORD + which] = (content << 12) | ((content + number) % _CHECK_MODULUS)
+            words[word + _WORDS_WORD + index] = (content << 12) | ((content + number) % _CHECK_MODULUS)
         except ValueError:  # the time does not fit
-            words[word + _WORDS_WORD + which] = seals.seal(number, elapsed_ns, how)
+            words[word + _WORDS_WORD + index] = seals.seal(number, elapsed_ns, how)
 
-    def clear(self, number: int, which: int) -> None:
+    def clear(self, number: int, index: int) -> None:
         """Clear a word stored by `mark`."""
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         if self._words[word] == number:
-            self._words[word + _WORDS_WORD + which] = 0
+            self._words[word + _WORDS_WORD + index] = 0
             return
-        self._clear_in_refuge(number, which)
+        self._clear_in_refuge(number, index)
 
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
         """Record the end of an operation. Return whether this call recorded it: only the first call does.
@@ -234,28 +239,28 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         """
         elapsed = ended_ns - entered_ns
         try:
-            refuge = self._open.pop(number, None)
+            location = self._open.pop(number, None)
             word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
             words = self._words
-            if refuge == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
+            if location == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
                 content = (elapsed << 4) | how  # the common case
                 words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
                 return True
-            return self._complete_uncommon(number, refuge, entered_ns, max(elapsed, 1), how, failure)
+            return self._complete_uncommon(number, location, entered_ns, max(elapsed, 1), how, failure)
         except BaseException:  # a signal handler has raised
             self._complete_interrupted(number, entered_ns, max(elapsed, 1), how)
             raise
 
     def _complete_uncommon(
-        self, number: int, refuge: int | None, entered_ns: int, elapsed: int, how: int, failure: int
+        self, number: int, location: int | None, entered_ns: int, elapsed: int, how: int, failure: int
     ) -> bool:
-        if refuge is None:
+        if location is None:
             with self._lap_lock:  # another thread may be moving the record to the refuge
-                refuge = self._open.pop(number, None)
-            if refuge is None:
+                location = self._open.pop(number, None)
+            if location is None:
                 return False
-        if refuge:
-            self._complete_late(number, refuge, entered_ns, elapsed, how, failure)
+        if location:
+            self._complete_late(number, location, entered_ns, elapsed, how, failure)
             return True
         if failure:
             self.mark(number, Word.FAILURE, failure, How.FAILED)
@@ -275,16 +280,16 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
                 self._complete_late(number, slot + 1, entered_ns, elapsed, how, 0)
                 return
 
-    def _complete_late(self, number: int, refuge: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
+    def _complete_late(self, number: int, location: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
         """Write a separate completion record for an operation that has left the ring, with a copy of its words."""
         record_words = _EMPTY_WORDS
-        if refuge > 0:
-            offset = layout.REFUGE_OFFSET + (refuge - 1) * _RECORD_SIZE
+        if location > 0:
+            offset = layout.REFUGE_OFFSET + (location - 1) * _RECORD_SIZE
             record_words = bytes(self._bytes[offset + layout.WORDS_OFFSET : offset + _RECORD_SIZE])
         fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0, 0)
         self._append(_pack(*fields), record_words)
-        if refuge > 0:
-            self._leave_refuge(refuge)
+        if location > 0:
+            self._release_refuge_slot(location)
 
     def step_ended(
         self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
@@ -313,8 +318,8 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             The record's number, for `mark` once the outputs are known.
         """
         number = self._append(payload, _EMPTY_WORDS)
-        for which, value in words.items():
-            self.mark(number, which, value, How.CALL)
+        for index, value in words.items():
+            self.mark(number, index, value, How.CALL)
         return number
 
     def view(self) -> memoryview:

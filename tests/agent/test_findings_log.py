@@ -12,8 +12,8 @@ import pytest
 
 from otel_torchdist.agent.results import FindingsLog
 from otel_torchdist.judge.stall.findings.slow import finding_of, over_of
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, SlowPart
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.reports.finding import Finding, FindingKind, FindingOver, JudgedWorld, SlowPart
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.node.job.kept_results import MAX_FINDINGS_BYTES as MAX_FILE_BYTES
 from otel_torchdist.node.job.kept_results import MAX_KEPT, KeptFinding, read_kept_findings, write_kept_findings
@@ -91,7 +91,7 @@ def test_diagnose(base: Path, ranks: list[FakeTape]) -> None:
     update(ranks, found(ranks, part))
     asked = ask(base)
     assert asked.code == 1
-    assert asked.has(f"finding  {re.escape(said(part.text))}")
+    assert asked.has(rf"finding  {re.escape(part.text)}\n  next   {re.escape(FindingKind.SLOW_RANK.next_step)}")
     update(ranks, found(ranks, part), over_of(part, RUN_ID))
     asked = ask(base, "--json")
     document = asked.document

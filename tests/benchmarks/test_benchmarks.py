@@ -56,6 +56,7 @@ def test_programs_explain_their_arguments(
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_goals_are_judged(results: Results) -> None:
     """Each goal is printed with its verdict, which matches the figure in the file; noise is not a verdict."""
     judged = {key: section["goals"] for key, section in results.written.items() if key != "machine"}
@@ -68,6 +69,7 @@ def test_goals_are_judged(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_the_machine_is_described(results: Results) -> None:
     """The machine that the figures were measured on is described."""
     assert {"cpu", "cores", "python", "torch"} <= set(results.written["machine"])

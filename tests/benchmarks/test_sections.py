@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.readers.busy_tape import BusyTape
-from benchmarks.results.recorded import insist, operations_on_tapes
+from benchmarks.results.recorded import operations_on_tapes, require_equal
 from tests.benchmarks.running import KERNELS, TIMEOUT_S, Results
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
@@ -17,6 +17,7 @@ SWITCHES = {"off", *KERNELS, "off again"}
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_every_variant_is_timed(results: Results) -> None:
     """Each call is timed in each variant and takes time; the clocks may spoil rounds on a busy machine."""
     collectives = results.written["per_call"]["collectives"]
@@ -36,6 +37,7 @@ def test_every_variant_is_timed(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_calls_after_a_layer_are_timed(results: Results) -> None:
     """Two calls have figures for every variant; a step's share counts what we add to the first."""
     section = results.written["cold"]
@@ -49,6 +51,7 @@ def test_calls_after_a_layer_are_timed(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_every_stage_of_reading_is_timed(results: Results) -> None:
     """A stage of the reader has a figure for each round."""
     reading = results.written["reading"]
@@ -57,6 +60,7 @@ def test_every_stage_of_reading_is_timed(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_calls_of_all_sizes_are_timed(results: Results) -> None:
     """Worlds and lists of tensors of every size have figures for every variant."""
     growth = results.written["growth"]
@@ -72,6 +76,7 @@ def test_calls_of_all_sizes_are_timed(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_models_are_trained_with_and_without(results: Results) -> None:
     """Each model has blocks of all kinds in every round, and steps that communicate."""
     section = results.written["step_time"]
@@ -83,6 +88,7 @@ def test_models_are_trained_with_and_without(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_backward_is_timed_with_the_flight_recorder_off_and_on(results: Results) -> None:
     """Each state of torch's flight recorder has rounds of every kind; the ranks check it, and the number of buckets."""
     recorders = results.written["ddp"]["recorders"]
@@ -93,6 +99,7 @@ def test_backward_is_timed_with_the_flight_recorder_off_and_on(results: Results)
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_programs_are_run_in_every_way(results: Results) -> None:
     """The program of small collectives runs with each kernel, exported and not; an agent that exports takes time."""
     ways = results.written["small_collectives"]["ways"]
@@ -105,6 +112,7 @@ def test_programs_are_run_in_every_way(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_start_is_compared_at_every_moment(results: Results) -> None:
     """There are figures of each process, without us, with us and beside ended jobs, up to the exit."""
     section = results.written["start"]
@@ -115,6 +123,7 @@ def test_start_is_compared_at_every_moment(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_own_threads_are_distinguished(results: Results) -> None:
     """With an external reader all that runs inside is capture's own thread; with a reader inside there is one."""
     section = results.written["own_threads"]
@@ -129,6 +138,7 @@ def test_own_threads_are_distinguished(results: Results) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.rare
 def test_memory_is_compared_at_every_sample(results: Results) -> None:
     """There are figures for all processes after each number of operations; shared memory includes the tape."""
     section = results.written["memory"]
@@ -147,5 +157,5 @@ def test_a_missing_record_is_noticed(tmp_path: Path) -> None:
     found = operations_on_tapes(tmp_path)
     tape.writer.close()
     with pytest.raises(RuntimeError, match="figures mean nothing"):
-        insist([found[0] + 1], found, "calls were recorded")
-    insist(found, found, "calls were recorded")
+        require_equal([found[0] + 1], found, "calls were recorded")
+    require_equal(found, found, "calls were recorded")

@@ -1,4 +1,4 @@
-"""Call paths, and the functions of threads: recorded once for each line, by both kernels."""
+"""Call paths and the outermost functions of threads are recorded once per line, by both kernels."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _resolved(job: Job, operation: str) -> list[tuple[CallSiteName | None, tuple
 
 
 def test_straight(job: Job) -> None:
-    """The frames of the script, innermost first."""
+    """A call path has the frames of the script, innermost first."""
     assert paths_of(job, "barrier") == [((f"{SCRIPT} straight", *MAIN), False)]
 
 
 def test_several_callers(job: Job) -> None:
-    """Calls of a helper have the path of their own caller, however the shapes differ."""
+    """Calls of a helper have the path of their own caller, for any shapes."""
     found = paths_of(job, "all_reduce")
     assert found[:4] == [((f"{SCRIPT} reduce", *MAIN), False)] * 4
     first, *others = lines_of(job, "all_reduce")[:4]
@@ -73,7 +73,7 @@ def test_several_callers(job: Job) -> None:
 
 
 def test_too_many_callers(job: Job) -> None:
-    """Where the paths to a line do not repeat, the line stays known, with the first path that led there."""
+    """If the paths to a line never repeat, the line is known, with the first path."""
     lines, paths = lines_of(job, "reduce"), paths_of(job, "reduce")
     assert len(lines) == MANY
     assert {line[0] for line in lines} == {lines[0][0]}
@@ -83,7 +83,7 @@ def test_too_many_callers(job: Job) -> None:
 
 
 def test_line_of_the_program_behind_a_package(job: Job) -> None:
-    """A call that a package makes is from the program's line, and says which function of it makes the call."""
+    """A call that a library makes is recorded at the program's line, with the library function that the line calls."""
     first, alone = [site for site in sites_of(job, "all_gather") if site is not None and site.function != "ddp"]
     assert (first.function, first.through) == ("library", "metrics._gather")
     assert PurePath(first.file).name == SCRIPT
@@ -91,32 +91,32 @@ def test_line_of_the_program_behind_a_package(job: Job) -> None:
 
 
 def test_line_that_a_package_calls(job: Job) -> None:
-    """What lies between the program's own frames does not matter."""
+    """Library frames between the program's frames do not change the call site."""
     [site] = sites_of(job, "all_to_all_single")
     assert site is not None
     assert (site.function.rpartition(".")[2], site.through) == ("<lambda>", "")
 
 
 def test_frames_of_libraries(job: Job) -> None:
-    """A run of them is one entry that names the libraries, from the inside out."""
+    """Consecutive library frames become one entry with the libraries' names, innermost first."""
     [path, *_] = paths_of(job, "broadcast")
     inner = "Layer.forward" if sys.version_info >= (3, 11) else "forward"  # whose code has no `co_qualname`
     assert path == ((f"{SCRIPT} {inner}", "… torch, python …", f"{SCRIPT} folded", *MAIN), False)
 
 
 def test_deep_stack(job: Job) -> None:
-    """A path ends at its bound, with the innermost frames."""
+    """A deep path is cut after its innermost frames."""
     [(path, _)] = paths_of(job, "all_gather_into_tensor")
     assert path == (f"{SCRIPT} deep",) * (MAX_FRAMES + 1)
 
 
 def test_backward(job: Job) -> None:
-    """What C++ calls has the path of the call of `backward`."""
+    """A call from C++ in a backward pass has the path of the call of `backward`."""
     assert paths_of(job, "all_reduce")[-1] == ((f"{SCRIPT} ddp", *MAIN), False)
 
 
 def test_what_a_thread_runs(jobs: Jobs) -> None:
-    """It is known for threads that are new each time: the main one, and others by their outermost function."""
+    """Short-lived threads are known by their outermost function, and the main thread as such."""
     job = jobs.run("called_by", 2)
     for tape in job.tapes:
         names = NamesReader(tape.path.with_suffix(".names"))

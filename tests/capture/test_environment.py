@@ -1,4 +1,4 @@
-"""Switched on by the environment alone: the effect of the variables, none of which harms the training."""
+"""Instrumentation by environment variables alone, which never harms the training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULT = [1.0, 1.0, 1.0]
 
 
 def run(jobs: Jobs, environ: Mapping[str, str], code: int = 0) -> Job:
-    """Run the plain script; its own result and exit code are unchanged."""
+    """Run the plain script, and check that its output and exit code are unchanged."""
     job = jobs.run("plain", 1, str(code), environ={**QUIET, **environ}, codes=[code])
     assert job.ranks[0].line()["result"] == RESULT
     return job
@@ -32,7 +32,7 @@ def run(jobs: Jobs, environ: Mapping[str, str], code: int = 0) -> Job:
 
 @pytest.mark.parametrize("code", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_switched_on(jobs: Jobs, code: int) -> None:
-    """Each default group has its tape, nothing is written to standard error, and the exit code is the script's own."""
+    """Each default group has a tape, standard error is empty, and the exit code is the script's."""
     job = run(jobs, {}, code)
     assert job.ranks[0].err == ""
     assert [tape.only("all_reduce").has_ended for tape in job.tapes] == [True, True]
@@ -50,7 +50,7 @@ def test_switched_off(jobs: Jobs) -> None:
 
 @IN_PYTHON
 def test_directory_that_others_write_to(jobs: Jobs) -> None:
-    """A base directory that is refused, here because others can write to it, is one warning; training goes on."""
+    """A base directory that others can write to is refused with one warning, and training continues."""
     for path in (Path("/dev/shm"), Path("/proc/self")):
         assert stat.S_ISDIR(path.stat().st_mode)
         job = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(path)})
@@ -61,7 +61,7 @@ def test_directory_that_others_write_to(jobs: Jobs) -> None:
 
 
 def test_full_directory(jobs: Jobs) -> None:
-    """No room for a tape: one warning, no SIGBUS, and training goes on."""
+    """Without space for a tape there is one warning and no SIGBUS, and training continues."""
     job = jobs.run("full_directory", 1, environ=QUIET)
     forbidden, result = job.ranks[0].lines()
     if forbidden["forbidden"]:
@@ -72,7 +72,7 @@ def test_full_directory(jobs: Jobs) -> None:
 
 
 def test_opentelemetry_instrument(tmp_path: Path) -> None:
-    """`opentelemetry-instrument` switches on through the entry point, without our own variable."""
+    """`opentelemetry-instrument` switches instrumentation on through the entry point."""
     tapes = tmp_path / "tapes"
     tapes.mkdir(0o700)
     environ = {
@@ -94,7 +94,7 @@ def test_opentelemetry_instrument(tmp_path: Path) -> None:
 
 
 def test_instrumentor_called_twice(jobs: Jobs) -> None:
-    """Switching on and off twice is harmless; on return, each operation has exactly one span in the provider."""
+    """Switching on and off twice is harmless. Each operation has exactly one span."""
     job = jobs.run("instrumented", environ={**QUIET, "OTEL_PYTHON_TORCHDIST_ENABLED": ""})
     first, second = job.ranks[0].lines()
     assert sorted(first["first"]) == ["all_reduce"] * 4 + ["init_process_group"]

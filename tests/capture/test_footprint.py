@@ -1,4 +1,4 @@
-"""What a rank takes for being recorded: the modules that it imports, and its memory."""
+"""The footprint of recording in a rank: imported modules and memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tests.support.repository import REPOSITORY
 pytestmark = pytest.mark.process
 
 WORKER = REPOSITORY / "tests" / "capture" / "workers" / "footprint.py"
-GOAL_BYTES = 4_300_000
+GOAL_BYTES = 4_500_000 if sys.version_info < (3, 14) else 5_800_000
+"""Since Python 3.14, the code of the same modules takes a quarter more memory."""
 FOREIGN = ("faulthandler", "resource", "sysconfig", "_sysconfigdata_")
 """What is imported that is not ours, where torch has not imported it itself."""
 ON_DEMAND = (
     "otel_torchdist.capture.core.run.peer_discovery",
-    "otel_torchdist.capture.core.c10d.lone_backends",
+    "otel_torchdist.capture.core.c10d.standalone_backends",
     "otel_torchdist.capture.parts.checkpoints.distributed",
     "otel_torchdist.capture.parts.checkpoints.files",
     "otel_torchdist.capture.core.cuda",
@@ -32,7 +33,7 @@ ON_DEMAND = (
     "otel_torchdist.capture.core.requests.sampling",
     "otel_torchdist.capture.parts.rpc.workers",
     "otel_torchdist.instrumentor",
-    "otel_torchdist.native.recording",
+    "otel_torchdist.native",
     "otel_torchdist.tape.names.decoding",
     "otel_torchdist.tape.reading",
     "otel_torchdist.tape.records.operations",
@@ -44,7 +45,7 @@ ON_DEMAND = (
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a rank reports without us, and recorded by the kernel in Python with all settings as by default."""
+    """Reports of a rank without recording, and of a rank recorded in Python with default settings."""
     assert otel_torchdist.__file__
     compileall.compile_dir(Path(otel_torchdist.__file__).parent, quiet=2)  # compiling takes memory, too
     ours = {
@@ -57,8 +58,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
         "OTEL_TRACES_EXPORTER": "none",
         "LOCAL_WORLD_SIZE": "8",
     }
-    # Where threads allocate at the same time, glibc gives them arenas of their own, by chance.
-    environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    # Where threads allocate at the same time, glibc gives them arenas of their own, by chance; and it grows its heap by
+    # 128 KB at a time.
+    environ = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "0"}
     started = [
         subprocess.Popen([sys.executable, str(WORKER)], env=environ | more, stdout=subprocess.PIPE, text=True)
         for more in ({}, ours)
@@ -68,7 +70,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
 
 
 def test_imports(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """A rank imports nothing of OpenTelemetry or of other packages, and of ours only what it uses."""
+    """A rank imports nothing of OpenTelemetry or other packages, and of ours only the listed modules."""
     bare, recorded = ranks
     added = set(recorded["modules"]) - set(bare["modules"])
     assert [name for name in sorted(added) if not name.startswith(("otel_torchdist.", *FOREIGN))] == []
@@ -77,13 +79,13 @@ def test_imports(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
 
 
 def test_imports_on_demand(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """What records checkpoints is imported with the first file that is saved."""
+    """The recording of checkpoints is imported with the first saved file."""
     _, recorded = ranks
     added = set(recorded["after_a_file"]) - set(recorded["modules"])
     assert "otel_torchdist.capture.parts.checkpoints.files" in added
 
 
 def test_memory(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """A rank takes at most 4.3 MB of private memory for being recorded, the modules that it imports included."""
+    """Recording takes at most 4.5 MB of private memory, including imported modules; 5.8 MB since Python 3.14."""
     bare, recorded = ranks
     assert 0 < recorded["anonymous"] - bare["anonymous"] <= GOAL_BYTES

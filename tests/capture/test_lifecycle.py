@@ -1,4 +1,4 @@
-"""Default groups come and go, capture is switched on and off: tapes and ids are right, and torch is restored."""
+"""Tapes and run ids across several default groups and when capture is switched on and off; torch is restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sequences(tape: RecordedTape, description: str) -> list[int]:
 
 @NATIVE_LATER
 def test_created_again(jobs: Jobs) -> None:
-    """Each new default group has its own tape and run id, the same on both ranks; groups count anew."""
+    """Each new default group has its own tape and run id, the same on both ranks. Groups are counted from 0 again."""
     tapes = jobs.run("created_again", 2, environ={ORDINARY_END: "true"}).tapes
     first, second = tapes[:3], tapes[3:]
     assert run_ids(first) == run_ids(second)
@@ -46,7 +46,7 @@ def test_created_again(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_device_mesh_only(jobs: Jobs) -> None:
-    """Groups of meshes are known from the start, with their dimension's name; run ids agree, also far from rank 0."""
+    """Groups of meshes are recorded from the start, with their dimension's name. All ranks agree on run ids."""
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     tapes = jobs.run("meshes", 4, environ=environ).tapes
     assert len(set(run_ids(tapes))) == 1
@@ -63,7 +63,7 @@ def test_device_mesh_only(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_id_of_an_attempt_before(jobs: Jobs) -> None:
-    """An id left over in the store is provisional: after the first collective rank 0's own counts."""
+    """A leftover id in the store is provisional. After the first collective, rank 0's new id is used."""
     job = jobs.run("stale_run_id", 2)
     assert job.ranks[1].line() == {"first": 0xDEAD}
     [run_id] = set(run_ids(job.tapes))
@@ -71,7 +71,10 @@ def test_id_of_an_attempt_before(jobs: Jobs) -> None:
 
 
 def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
-    """Groups that existed before are unaligned, later ones are not; off, torch is as it was, to the last kernel."""
+    """Groups that are older than the recording are unaligned, later ones are not.
+
+    Switching off restores torch completely.
+    """
     job = jobs.run("switched_on_late", 2)
     for done in job.ranks:
         while_on, while_off, at_the_end = done.lines()
@@ -97,7 +100,7 @@ def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
 
 
 def test_no_store_to_agree_in(jobs: Jobs) -> None:
-    """If a store cannot be cloned, the rank makes its own id, marked as such; fake work is never taken for stuck."""
+    """If the store cannot be cloned, the rank makes its own id, marked as unagreed. Fake operations are never stuck."""
     fake, ready_made = jobs.run("no_store").tapes
     assert fake.status.run_id_state is RunIdState.UNAGREED
     assert fake.status.run_id
@@ -109,7 +112,7 @@ def test_no_store_to_agree_in(jobs: Jobs) -> None:
 
 
 def test_coalesced(jobs: Jobs) -> None:
-    """Operations between start and end of coalescing are marked so, and end or fail with the Work of the end."""
+    """Operations in a coalescing block are marked, and end or fail with the block's Work."""
     [tape] = jobs.run("coalesces").tapes
     ends = [(one.name, one.how, one.failure, Flag.COALESCED in one.raw.flags) for one in tape.operations]
     assert ends == [
@@ -122,14 +125,14 @@ def test_coalesced(jobs: Jobs) -> None:
 
 
 def test_without_a_collector(jobs: Jobs) -> None:
-    """With Python's garbage collector off, the memory and descriptors of a tape are released when it is over."""
+    """With Python's garbage collector disabled, the memory and descriptors of an ended tape are released."""
     [line] = jobs.run("no_collector").ranks[0].lines()
     assert {tapes for tapes, _ in line["found"]} == {0}
     assert len({descriptors for _, descriptors in line["found"][1:]}) == 1
 
 
 def test_groups_that_are_split_off(jobs: Jobs) -> None:
-    """Parts are identified by the order of their creation, the same on all ranks, and their creation is recorded."""
+    """Split groups are identified by their order of creation, the same on all ranks. Their creation is recorded."""
     job = jobs.run("splits", 2)
     refused = [line for one in job.ranks for line in one.lines()]
     if refused:

@@ -23,18 +23,18 @@ LOADING_LINE: Final = next(n for n, line in enumerate(WORKER.read_text().splitli
 CALLING_LINE: Final = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
 COUNTING: Final = WORKERS / "counting.py"
 COUNTED_STEPS, COUNTED_LATE_NS = 10, 100_000_000
-"""The constants of that worker."""
+"""Constants of the worker."""
 THRESHOLD_S: Final = 1.0
 LIVES_S: Final = 900.0
-"""A job may last as long as the tests of a module, on a loaded machine, too."""
+"""A job may last as long as all tests of a module, even on a loaded machine."""
 ENDS_S: Final = 30.0
-"""How long it may take to end by itself after these."""
+"""Time for a job to end by itself after the tests."""
 
 _ports = itertools.count(1)
 
 
 def await_signs_of_life(base: Path) -> None:
-    """Wait until all ranks that wait have given one from now on: of ranks that are killed then, only that counts."""
+    """Wait for a new sign of life of all waiting ranks. The verdict on killed ranks depends on their last one."""
     begun = time.monotonic()
 
     def have_come() -> bool:
@@ -50,9 +50,9 @@ class GlooJobs:
 
     Attributes:
         base: Base directory of their tapes.
-        folder: For their other files.
+        folder: Folder for their other files.
         pids: The process ids of their ranks, the first job's first.
-        done: Their processes, once all have ended.
+        done: Their processes, after all have ended.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class GlooJobs:
         """Start the jobs.
 
         Args:
-            python: Where their processes are forked.
+            python: Interpreter that forks their processes.
             base: Base directory of their tapes.
-            folder: For other files, of nothing else.
-            deed: What the worker is to do.
+            folder: An empty folder for other files.
+            deed: Action of the worker.
             *more: Further arguments of the worker.
-            ranks: How many ranks each job has.
-            jobs: How many jobs there are.
-            reader: What reads their tapes.
+            ranks: Number of ranks of each job.
+            jobs: Number of jobs.
+            reader: Reader of their tapes.
             environ: Additions to their environment.
-            worker: What each rank runs.
+            worker: Program of each rank.
         """
         self.base = base
         self.done: list[Done] = []
@@ -110,7 +110,7 @@ class GlooJobs:
         self.pids = self._job.pids
 
     def open_gate(self) -> None:
-        """Let the late ranks go on."""
+        """Let late ranks continue."""
         self._gate.unlink(missing_ok=True)
         os.write(self._pipe, b"x")
 
@@ -134,7 +134,7 @@ class GlooJobs:
         self.join()
 
     def _kill_now(self) -> None:
-        """Stop all before the first is killed: none lives to see another one's end."""
+        """Stop all ranks before the first is killed, so that no rank observes the end of another."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in self.pids:
                 with contextlib.suppress(ProcessLookupError):  # it has killed itself
@@ -147,7 +147,7 @@ class GlooJobs:
         return self.done
 
     def close(self, ends_s: float = ENDS_S) -> None:
-        """Let late ranks go on, and kill what is left after that."""
+        """Let late ranks continue, and kill ranks that do not end."""
         self.open_gate()
         try:
             self.join(ends_s)

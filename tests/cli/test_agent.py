@@ -23,7 +23,7 @@ THRESHOLD = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTE
 
 @pytest.fixture
 def begin(base: Path) -> Iterator[Callable[..., Ranks]]:
-    """Begins a job of this many ranks below the base directory."""
+    """Starts a job with the given number of ranks below the base directory."""
     begun: list[Ranks] = []
 
     def begin(size: int, name: str = JOB) -> Ranks:
@@ -65,7 +65,7 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
 
 @pytest.mark.thorough
 def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
-    """Over the tapes of a finished job the agent exports everything once and ends at once."""
+    """The agent exports all tapes of a finished job once, and ends immediately."""
     ranks = begin(2)
     for sequence in range(1, 6):
         ranks.meet(sequence)
@@ -129,7 +129,7 @@ def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks])
     ranks.exit()
     agent.wait_for(r"ranks 0-1 have ended|rank 1 has ended")
     with pytest.raises(subprocess.TimeoutExpired):
-        agent.process.wait(3)  # so long that it awaits a scrape by then: only one that comes after that counts
+        agent.process.wait(3)  # By then the agent awaits a scrape. Only a later scrape counts.
     assert "torchdist_operations_total{" in scrape(port)
     assert agent.end(40) == 0
 
@@ -151,7 +151,7 @@ def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[
 
 @pytest.mark.parametrize("run_dir", [True, False])
 def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
-    """Without a job the agent reports, after the given time, where it has searched, and fails."""
+    """Without a job, the agent fails after the given time, and reports where it has searched."""
     agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
     assert agent.end() == 2
     what = "no tape" if run_dir else "no job with a live rank"

@@ -26,9 +26,10 @@ COMMANDS: Final = {
     "export": ("For other tools", [0, 2, 64, 69, 70, 73, 74, 75, 130, 141]),
     "reproduce": ("To report a hang", [0, 2, 4, 64, 70, 73, 141]),
     "agent": ("Start an agent by hand", [0, 2, 64, 70]),
+    "mcp": ("For assistants", [0, 64, 69, 70, 129, 130, 141, 143]),
     "build-native": ("Build the native library for the installed torch", [0, 5, 64, 69, 70, 74, 130]),
 }
-"""In the order of use: when people come to need each, as `--help` has it, and its exit codes."""
+"""Commands in the order in which a new user needs them, with the beginning of their help and their exit codes."""
 
 
 def test_version(base: Path) -> None:
@@ -38,14 +39,14 @@ def test_version(base: Path) -> None:
 
 
 def test_commands_in_the_order_of_use(base: Path) -> None:
-    """`--help` lists the commands as people come to need them, each with when that is."""
+    """`--help` lists the commands in the order in which a new user needs them, each with its occasion."""
     answer = ask_as_people_do(base, "--help")
     found = re.findall(r"^│ ([\w-]+) +([A-Z][\w ]+)[:,]", answer.out, re.MULTILINE)
     assert found == [(name, when) for name, (when, _) in COMMANDS.items()]
 
 
 def test_only_the_command_in_use_is_imported(base: Path) -> None:
-    """A command starts without importing the others, and a misspelt one still gets a suggestion."""
+    """A command starts without importing the others, and a misspelled one still gets a suggestion."""
     code = """
 import sys
 sys.argv = ["otel-torchdist", "analyze", "--help"]
@@ -74,14 +75,14 @@ def test_exit_codes_are_documented() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_exit_codes(base: Path, command: str) -> None:
-    """Each command's help ends with its exit codes, a line for each with its meaning."""
+    """Each command's help ends with its exit codes and their meanings, one a line."""
     listed = ask(base, "--help", command=command).out.partition("Exit codes:")[2]
     assert list(map(int, re.findall(r"^ +• (\d+): [a-z]", listed, re.MULTILINE))) == COMMANDS[command][1]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "json"])
 def test_broken_pipe(base: Path, arguments: tuple[str, ...]) -> None:
-    """When nothing reads the output any more, the exit code does not look like a finding: `diagnose | head`."""
+    """The exit code after a broken pipe (`diagnose | head`) is not that of a finding."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [str(SCRIPT), "diagnose", "--list", *arguments]
@@ -90,8 +91,8 @@ def test_broken_pipe(base: Path, arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_no_colours_without_a_terminal(base: Path) -> None:
-    """Without a terminal neither help nor an error has colours, whatever the terminal's name."""
+def test_no_colors_without_a_terminal(base: Path) -> None:
+    """Without a terminal, neither help nor errors are colored, whatever TERM is."""
     for arguments in (["--help"], ["agent", "--keep", "soon"]):
         answer = ask_as_people_do(base, *arguments, TERM="xterm-256color", COLORTERM="truecolor")
         assert len(answer.out + answer.err) > 100
@@ -121,7 +122,7 @@ def test_completion(base: Path, typed: str, offered: set[str]) -> None:
     ],
 )
 def test_missing_packages(base: Path, missing: list[str], sentence: str) -> None:
-    """One sentence names what is missing and the extra that brings it."""
+    """One sentence names the missing package and the extra that contains it."""
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({missing!r}))  # as if they were not installed

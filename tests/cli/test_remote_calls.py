@@ -18,9 +18,9 @@ WORKER = Path(__file__).parent / "workers" / "remote_calls.py"
 OPTIONS = ("--threshold", str(THRESHOLD_S))
 STARVED = (
     "all 2 RPC threads of worker0 (rank 0) wait for worker1, and all 2 RPC threads of worker1 (rank 1) wait for "
-    "worker0; calls are served, answered and timed out on these threads, so none can end. next: raise "
-    "num_worker_threads, or use async_execution"
+    "worker0; calls are served, answered and timed out on these threads, so none can end"
 )
+NEXT_STEP = "raise num_worker_threads, or use async_execution"
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def test_full_pools(workers: Callable[[str], GlooJobs], start_beside: Callable[.
     """Nested calls with no thread left to serve them are found, and never time out; both commands name all workers."""
     job = workers("starved")
     watch = start_beside(job, "watch", "--plain", *OPTIONS)
-    assert STARVED in watch.wait_for(r"finding: (.*)").group(1)
+    assert f"{STARVED}. next: {NEXT_STEP}" in watch.wait_for(r"finding: (.*)").group(1)
     diagnose = start_beside(job, "diagnose", *OPTIONS)
     assert diagnose.end() == 1, diagnose.story()
-    assert f"  and    {STARVED}\n" in diagnose.out
+    assert f"  and    {STARVED}\n  next   {NEXT_STEP}\n" in diagnose.out
     assert len(re.findall(r"^  runs   nested for worker[01] for [\d.]+ s$", diagnose.out, re.MULTILINE)) == 4
     assert len(re.findall(r"^  calls  nested on worker[01] for [\d.]+ s, called in", diagnose.out, re.MULTILINE)) >= 4
 

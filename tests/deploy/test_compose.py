@@ -102,6 +102,24 @@ def test_image_is_pinned(name: str) -> None:
     assert re.fullmatch(r"[a-z]+/[a-z-]+:v?\d+\.\d+\.\d+", services("compose.yaml")[name]["image"])
 
 
+def test_images_have_the_versions_that_tests_run() -> None:
+    """Each image has the version that `make stack` builds from Go modules, under the module's number for it."""
+    images = {name: service["image"].rpartition(":")[2] for name, service in services("compose.yaml").items()}
+    prometheus = re.sub(r"v0\.(\d)(\d\d)\.", r"v\1.\2.", module_version("prometheus"))
+    assert images["prometheus"] == prometheus
+    assert images["alertmanager"] == module_version("alertmanager")
+    assert (images["jaeger"], module_version("jaeger")) == ("2.13.0", "v1.76.0")  # two names of one release
+    collector = yaml.safe_load((DEPLOY / "native" / "collector.yaml").read_text())
+    assert images["collector"] == collector["dist"]["version"]
+
+
+def module_version(name: str) -> str:
+    """The version of a server's own module, such as `v0.316.0`."""
+    text = (DEPLOY / "native" / name / "go.mod").read_text()
+    [version] = re.findall(rf"^\tgithub\.com/\w+/{name} (\S+) // indirect$", text, re.MULTILINE)
+    return version
+
+
 @pytest.mark.parametrize("name", services("compose.yaml"))
 def test_listens_on_loopback(name: str) -> None:
     """By default nothing is reachable from another machine."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.ports import HOST, PortError, Ports, free_port, free_ports, ports_from
 from deploy.native.program import Program, ProgramError, Running
 from deploy.native.servers import DEPLOY, webhook

@@ -1,4 +1,4 @@
-"""The node's agent as in its manifest: with these capabilities alone, in its own PID namespace."""
+"""The node's agent as in the chart: with these capabilities alone, in its own PID namespace."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agent.training import page_of
-from tests.deploy.manifests import containers, manifest, pod_template
+from tests.deploy.kubernetes.chart import VARIANTS, containers, pod_template, resources, the
 from tests.support.commands.running import SCRIPT, environment
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until
@@ -21,13 +22,20 @@ from tests.support.waiting import until
 NOBODY = 65534
 JOB = "job-0123456789abcdef"
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-TEMPLATE = pod_template(manifest("base/node-agent/daemonset.yaml", "DaemonSet"))
-AGENT = containers(TEMPLATE)[0]
-GRANTED: list[str] = AGENT["securityContext"]["capabilities"]["add"]
 MISSED_S = 5.0
 """The agent looks for jobs once a second."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and drop capabilities")
+
+
+def agent() -> dict[str, Any]:
+    """The agent's container as the chart installs it on nodes."""
+    return containers(pod_template(the("DaemonSet", resources(*VARIANTS["nodeAgent"]))))[0]
+
+
+def granted() -> list[str]:
+    """The capabilities that it has."""
+    return agent()["securityContext"]["capabilities"]["add"]
 
 
 def confined(capabilities: list[str]) -> list[str]:
@@ -57,11 +65,11 @@ def ranks(base: Path) -> Iterator[Ranks]:
 
 @pytest.fixture
 def watch(base: Path) -> Iterator[Callable[[list[str]], None]]:
-    """Starts the command of the manifest with these capabilities."""
+    """Starts the command of the chart with these capabilities."""
     with contextlib.ExitStack() as stack:
 
         def start(capabilities: list[str]) -> None:
-            command = [*confined(capabilities), *AGENT["command"][1:]]
+            command = [*confined(capabilities), *agent()["command"][1:]]
             process = subprocess.Popen(command, env={**environment(base), "OTEL_TRACES_EXPORTER": "none"})
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -87,7 +95,7 @@ def up_in(page: str) -> dict[str, float]:
 
 def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
     """The agent reads another user's job, leaves no file of root's there, and sees a death across PID namespaces."""
-    watch(GRANTED)
+    watch(granted())
     until(lambda: up_in(page_of(base)) == {"0": 1, "1": 1})
     until((base / JOB / "agent.checkpoint").exists)
     until(lambda: owners(base) == {NOBODY})  # what is being written is root's for a moment
@@ -98,7 +106,7 @@ def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[st
 @pytest.mark.thorough
 def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
     """Without DAC_OVERRIDE the agent reads no tape."""
-    watch([name for name in GRANTED if name != "DAC_OVERRIDE"])
+    watch([name for name in granted() if name != "DAC_OVERRIDE"])
     time.sleep(MISSED_S)
     assert page_of(base) == ""
     ranks.meet(1)
@@ -107,7 +115,7 @@ def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[l
 @pytest.mark.thorough
 def test_files_of_root_without_chown(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
     """Without CHOWN the user finds files of root's, which their own agent could not use."""
-    watch([name for name in GRANTED if name != "CHOWN"])
+    watch([name for name in granted() if name != "CHOWN"])
     until(lambda: up_in(page_of(base)))
     assert owners(base) == {NOBODY, 0}
     ranks.meet(1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.show.serving.docs import NAMES, page_of
 from tests.support.repository import REPOSITORY
 

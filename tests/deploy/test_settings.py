@@ -1,4 +1,4 @@
-"""Names of settings in all deployment files: every one of them is read."""
+"""Names of settings in all files for deployment, and in examples: every one of them is read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from otel_torchdist import environment_variables
 from otel_torchdist.telemetry import semconv
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-TEXTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".yaml", ".yml", ".md", ".sh", ".sbatch"})
-SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".sh", ".sbatch"})
+FILES = sorted(path for folder in (DEPLOY, DEPLOY.parent / "examples") for path in folder.rglob("*"))
+TEXTS = [path for path in FILES if path.suffix in {".yaml", ".yml", ".md", ".sh", ".sbatch"}]
+SCRIPTS = [path for path in FILES if path.suffix in {".sh", ".sbatch"}]
 
 
 def test_settings_exist() -> None:

@@ -22,6 +22,7 @@ from tests.support.repository import REPOSITORY
 RUN_BY: Final = {
     "advice.md": "tests/docs/test_pages_of_analyses.py",
     "archive.md": "tests/docs/test_pages_of_analyses.py",
+    "assistants.md": "tests/cli/mcp/test_page.py",
     "critical-path.md": "tests/docs/test_pages_of_analyses.py",
     "deaths.md": "tests/docs/test_pages_of_analyses.py",
     "flight-recorder.md": "tests/cli/export/test_page.py",
@@ -36,7 +37,15 @@ RUN_BY: Final = {
 }
 """The test that runs the commands in a page's blocks for a shell."""
 NOT_RUN: Final = {
+    "bundles.md": "reads what a pod has left behind; tests/agent/life/test_outlived.py has such a pod",
+    "jaeger.md": "its search needs a newer Jaeger than the module proxy has; tests/servers compares both APIs",
+    "kubernetes.md": "needs a cluster and a registry; tests/deploy/kubernetes has an API server and builds the images",
     "numerics.md": "starts eight ranks; tests/docs/test_hooks.py and tests/jobs start such jobs",
+    "semantic-conventions.md": "needs OpenTelemetry's Weaver; tests/docs/test_registry.py checks the format",
+    "switch-off.md": "changes files of root; tests/jobs/switched_off does so in folders of its own",
+    "ray.md": "starts a cluster of Ray; tests/launchers/ray runs the example in one",
+    "rollout.md": "lists a cluster's runs; tests/jobs/torchrun/test_configuration_files.py starts such jobs",
+    "slurm.md": "needs Slurm; tests/launchers/slurm runs such commands in a cluster of two nodes",
     "running.md": "starts eight ranks on the fixed port; tests/agent does so on free ones",
 }
 """Pages whose commands no test runs as they are, with the reason. That they exist is tested on every page."""
@@ -102,5 +111,6 @@ def test_mistakes_are_found(code: str, problem: str) -> None:
 
 def test_no_file_installs_from_an_index() -> None:
     """Nor do the comments of files that users copy."""
-    files = [path for path in (REPOSITORY / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    folders = [REPOSITORY / name for name in ("deploy", "examples")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert [path for path in files if installs_from_an_index(path.read_text(errors="replace"))] == []

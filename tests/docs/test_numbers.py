@@ -26,8 +26,8 @@ from otel_torchdist.cli.export.recording_spans import recording
 from otel_torchdist.config import Config
 from otel_torchdist.judge.stall.findings import non_finite, silent_mismatch, stragglers
 from otel_torchdist.judge.verdict import circumstances, compiling
-from otel_torchdist.judge.world.following import baselines, channels, values
-from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.judge.world.following import baselines, channels, starting_ranks, values
+from otel_torchdist.model.reports.finding import FindingKind
 from otel_torchdist.node.job import directory, room
 from otel_torchdist.node.job import peers as node_peers
 from otel_torchdist.package import OLDEST_TORCH
@@ -35,7 +35,7 @@ from otel_torchdist.show.live import blame, feed
 from otel_torchdist.show.report import windows
 from otel_torchdist.show.serving import clients, metrics_page
 from otel_torchdist.sources.archive import tapes, writer
-from otel_torchdist.sources.flight.reading.limits import USUAL
+from otel_torchdist.sources.flight.reading.limits import DEFAULT_LIMITS
 from otel_torchdist.system.files.unpacking import MAX_RATIO
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.reading import reader
@@ -95,7 +95,7 @@ PHRASES: Final = {
     "architecture/telemetry.md": [
         f"after {segments.SEGMENT_NS // SECOND_NS} s, after {segments.MAX_OPERATIONS:,} operations",
         f"up to {queued_sink.MAX_QUEUED_SPANS:,} spans",
-        f"the bytes of up to {otlp.MAX_KEPT:,} attributes",
+        f"the bytes of up to {otlp.MAX_CACHED:,} attributes",
         f"{labels.MAX_GROUPS} groups, {labels.MAX_OPERATIONS} operations",
         f"{labels.MAX_PAIRS} pairs, {labels.MAX_SIZED} ",
     ],
@@ -104,10 +104,10 @@ PHRASES: Final = {
         f"up to {WORDS[circumstances.PATIENCE]} times the usual",
         f"at most {WORDS[circumstances.MAX_ADDED_NS // SECOND_NS // 60]} minutes more",
         f"not a stall for {WORDS[compiling.COMPILE_NS // SECOND_NS // 60]} minutes",
-        f"windows of {channels.LENGTH}, with one digest each, and the last {WORDS[channels.MAX_WINDOWS]}",
+        f"windows of {channels.LENGTH} calls, each with one digest, and the last {WORDS[channels.MAX_WINDOWS]}",
         f"reported after {silent_mismatch.REPORTED_AFTER_NS // SECOND_NS} s",
         f"causes {stragglers.MIN_BLAME * 100:g} % of",
-        f"over {stragglers.MIN_SPAN_NS // SECOND_NS} s or more",
+        f"{WORDS[stragglers.CONFIRMATIONS]} consecutive periods of at least {stragglers.MIN_SPAN_NS // SECOND_NS} s",
         f"than the threshold ({Config().stall_timeout:g} s)",
     ],
     "architecture/node.md": [
@@ -126,31 +126,32 @@ PHRASES: Final = {
     ],
     "architecture/show.md": [
         f"a visitor in the last {feed.WATCHED_S:g} s",
-        f"one of the {clients.MAX_CLIENTS} client places",
+        f"one of the {clients.MAX_CLIENTS} client slots",
         f"the first free one of {metrics_page.PORTS_TRIED} ports",
     ],
     "archive.md": [
-        f"up to {tapes.ROWS:,} operations",
-        f"of {tapes.EVERY_NS // SECOND_NS} seconds",
+        f"up to {tapes.MAX_SEGMENT_OPERATIONS:,} operations",
+        f"of {tapes.MAX_INTERVAL_NS // SECOND_NS} seconds",
         f"up to {writer.MAX_WAITING_BYTES // MIB} MiB",
         f"every {writer.FIRST_PAUSE_S:g} to {writer.LONGEST_PAUSE_S:g} seconds",
     ],
     "critical-path.md": [
-        f"{WORDS[findings.HELD]} consecutive analyses ({findings.HELD_S:g} s or more)",
-        f"costs at least {findings.LEAST_SHARE * 100:g} % of a step",
-        f"at most {child.MOST_CALLS:,} calls",
-        f"{analysis.MOST_CALLS:,} by default",
+        f"{WORDS[findings.MIN_PATHS]} consecutive analyses ({findings.PERSISTENCE_S:g} s or more)",
+        f"costs at least {findings.MIN_SHARE * 100:g} % of a step",
+        f"at most {child.MAX_CALLS:,} calls",
+        f"{analysis.MAX_CALLS:,} by default",
     ],
     "flight-recorder.md": [f"{Config().tape_records:,} calls instead of 2,000"],
     "graph.md": [f"at most the newest {imbalance.MAX_COMPARED:,}"],
     "leftovers.md": [
-        f"{USUAL.total_bytes >> 30} GiB unpacked, {USUAL.members:,} members",
-        f"files of {USUAL.file_bytes // MIB} MiB",
+        f"{DEFAULT_LIMITS.total_bytes >> 30} GiB unpacked, {DEFAULT_LIMITS.members:,} members",
+        f"files of {DEFAULT_LIMITS.file_bytes // MIB} MiB",
         f"at most {MAX_RATIO} bytes of output",
-        f"The newest {recording.USUAL_LAST} calls of each rank",
+        f"The newest {recording.DEFAULT_CALLS} calls of each rank",
         f"if that makes more than {recording.MAX_CALLS:,}",
         f"more than {recording.MAX_RANKS} ranks",
     ],
+    "launchers.md": [f"waits {starting_ranks.PATIENCE_NS // 10**9} s instead of the usual threshold"],
     "live-page.md": [
         f"at most {WORDS[blame.MAX_STACKS]}",
         f"({feed.MAX_BARS_PER_RANK} each;",
@@ -178,6 +179,10 @@ PHRASES: Final = {
     ],
     "terminal.md": [f"at most {layout.MAX_PROFILE_RATE}, for up to a minute"],
     "timeline.md": [f"More than {perfetto.MAX_SLICES:,} slices", f"in groups of more than {flows.MAX_FLOWS}"],
+    "../SUPPORT.md": [
+        f"| torch | {OLDEST} to {NEWEST}, releases | the newest {WORDS[len(VERSIONS)]} minor versions",
+        f"tape format {layout.VERSION} ",
+    ],
     "../CHANGELOG.md": [f"after {signatures.RAGGED_AFTER} shapes"],
 }
 """Phrases with numbers, by page."""

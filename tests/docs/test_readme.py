@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,8 +47,8 @@ def hanging_job(base: Path, folder: Path, **environ: str) -> Iterator[subprocess
         try:
             yield job
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+            job.terminate()  # not killed: torchrun ends its ranks, which have sessions of their own
+            job.wait(60)
 
 
 def test_it_begins_with_three_doors() -> None:
@@ -97,11 +95,11 @@ def test_leftovers(memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.thorough
 def test_a_job_that_is_recorded(memory: Path, tmp_path: Path) -> None:
     """The job's standard error has the two lines of the page, apart from ages and ids."""
-    block = block_after(README, "the job prints the verdict to its standard error, once:")
+    block = block_after(README, "the job prints the verdict to its standard error, in two lines:")
     sentence, details = (_without_numbers(line) for line in block.splitlines())
     log = tmp_path / "job.log"
-    switched_on = {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "2000"}
-    with hanging_job(memory, tmp_path, **switched_on):
+    # With the usual threshold: on a loaded machine, ranks start seconds apart.
+    with hanging_job(memory, tmp_path, OTEL_PYTHON_TORCHDIST_ENABLED="true"):
         until(lambda: "details: " in log.read_text(), 120)
     lines = [_without_numbers(line) for line in log.read_text().splitlines() if line.startswith("otel_torchdist: ")]
     assert lines[:2] == [sentence, details]

@@ -14,11 +14,13 @@ READ = (
     "*.md",
     "docs",
     "deploy",
+    "examples",
     "otel_torchdist",
     "tests",
     "benchmarks",
     "reference",
     "grafana",
+    "release",
     "wheels",
     "installation",
 )

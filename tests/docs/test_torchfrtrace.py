@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
+from tests.cli.export.torchfrtrace import Analysis, analyze, why_not
 from tests.cli.gloo_jobs import GlooJobs
 from tests.sources.flight.test_real_jobs import DATA, faulty
 from tests.support.commands.asking import Answer, ask
@@ -63,7 +63,7 @@ def diagnosed(folder: Path) -> str:
     return f"{''.join(silent)}`{verdict['kind']}`: {', '.join(map(str, verdict['ranks']))}"
 
 
-def analysed(analysis: Analysis) -> str:
+def analyzed(analysis: Analysis) -> str:
     """What `torchfrtrace` finds, as the table writes it."""
     if analysis.error:
         return f"`{analysis.error.partition(':')[0]}`"
@@ -84,8 +84,8 @@ def test_table(warm_python: WarmPython, gloo: Path, tmp_path: Path) -> None:
     (incomplete / "_dump_3").unlink()
     held, broken = DATA / "lock_gil_1st", DATA / "gpu_error_1st"
     folders = [held, broken, incomplete, gloo / "dumps", gloo / "json"]
-    found = dict(zip(folders, analyse(warm_python, tmp_path / "analyses", folders), strict=True))
-    [allowed] = analyse(warm_python, tmp_path / "allowed", [incomplete], INCOMPLETE)
+    found = dict(zip(folders, analyze(warm_python, tmp_path / "analyses", folders), strict=True))
+    [allowed] = analyze(warm_python, tmp_path / "allowed", [incomplete], INCOMPLETE)
     at_fault: Mapping[Path, set[int]] = {
         held: faulty(held.name),
         broken: faulty(broken.name),
@@ -94,10 +94,10 @@ def test_table(warm_python: WarmPython, gloo: Path, tmp_path: Path) -> None:
         gloo / "json": {LATE},
     }
     rows = [
-        (", ".join(map(str, sorted(at_fault[folder]))), analysed(found[folder]), diagnosed(folder))
+        (", ".join(map(str, sorted(at_fault[folder]))), analyzed(found[folder]), diagnosed(folder))
         for folder in folders
     ]
-    rows[2] = (rows[2][0], f"{rows[2][1]}; with `{INCOMPLETE}` {analysed(allowed)}", rows[2][2])
+    rows[2] = (rows[2][0], f"{rows[2][1]}; with `{INCOMPLETE}` {analyzed(allowed)}", rows[2][2])
     on_page = [tuple(cell.strip() for cell in line.split("|")[2:-1]) for line in _COMPARED.splitlines() if "|" in line]
     script = [str(SCRIPT.with_name("torchfrtrace")), str(held)]
     code = subprocess.run(script, env=environment(tmp_path), capture_output=True, timeout=60, check=False).returncode

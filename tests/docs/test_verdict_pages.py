@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.documented import page
 from tests.support.repository import REPOSITORY
 

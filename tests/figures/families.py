@@ -193,7 +193,7 @@ def steps_of_node(run: Run) -> Series:
 def job(run: Run) -> Series:
     """Return the one series that torchrun's environment makes."""
     torchelastic, restarts = run.witnesses[0].report["job"]
-    return {("", "", "", "", "", torchelastic, restarts, "", ""): 1}
+    return {("", "", "", "", "", "", "", torchelastic, restarts, "", ""): 1}
 
 
 def communicating(run: Run) -> Series:
@@ -327,6 +327,8 @@ PROGRAM_FAMILIES: Final[dict[str, Check]] = {
     "torchdist_overhead_seconds_total": within(
         "torchdist_overhead_seconds_total", nothing, by_rank(lambda one: one.took_s / 5)
     ),
+    "torchdist_recording_state": shown("torchdist_recording_state", by_rank(lambda _: 1)),
+    "torchdist_recording_level": shown("torchdist_recording_level", NUMBERS),
     "torchdist_records_lost_total": shown("torchdist_records_lost_total", NUMBERS),
     "torchdist_names_dropped_total": shown("torchdist_names_dropped_total", NUMBERS),
     "torchdist_spans_dropped_total": shown("torchdist_spans_dropped_total", lambda _: {(): 0}),

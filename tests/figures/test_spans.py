@@ -9,6 +9,7 @@ from otel_torchdist.telemetry import semconv
 from tests.figures.running import Run
 from tests.figures.witness import DEFAULT, TEAM, Call, Witness
 from tests.support.receivers.otlp_receiver import ReceivedSpan
+from tests.support.registry import assert_belongs, assert_defined
 
 CREATIONS: Final = {DEFAULT: "init_process_group", TEAM: "new_group"}
 CLOCKS_NS: Final = 5_000_000
@@ -158,6 +159,19 @@ def test_no_others(run: Run) -> None:
     rest = [span for span in run.spans if span.name not in expected]
     of_checkpoints = (semconv.CHECKPOINT_OPERATION, semconv.CHECKPOINT_STAGE)
     assert [span.name for span in rest if not any(name in span.attributes for name in of_checkpoints)] == []
+
+
+def test_registered(run: Run) -> None:
+    """Each span has the attributes that the registry in docs/semconv requires of its kind, and no others."""
+    kinds = {"optimizer step": "optimizer_step", "data wait": "data_wait", "backward": "backward"}
+    for span in run.spans:
+        kind = kinds.get(span.name, "operation")
+        if span.name.startswith("step (rank "):
+            kind = "step"
+        elif semconv.CHECKPOINT_OPERATION in span.attributes or semconv.CHECKPOINT_STAGE in span.attributes:
+            kind = "checkpoint"
+        assert_defined(span.attributes)
+        assert_belongs(f"span.torchdist.{kind}", span.attributes)
 
 
 def _described(span: ReceivedSpan) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.capture.core.cuda.driver import cuda_drivers
+from otel_torchdist.capture.core.cuda.queues import FIRST_TIMED, is_timed
 from otel_torchdist.model.kinds import How
 from tests.gpu.world import DEVICE, LARGE, TorchClock, World, mark
 
@@ -101,6 +102,35 @@ def test_a_functional_collective(world: World) -> None:
     [operation] = world.record(gather)
     assert operation.how is How.EVENT
     assert operation.completed_ns == pytest.approx(clock.date(events[0]), abs=CLOCK_ERROR_NS)
+
+
+def test_waits_beyond_the_first(world: World) -> None:
+    """Beyond the first operations, all are counted, and durations are known only of timed ones, exactly."""
+    source, _ = large_tensors()
+    group = dist.group.WORLD
+    assert group is not None
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def gather() -> None:
+        for _ in range(160):
+            world.sleep(0.002)  # the host is ahead, so each wait blocks
+            before = mark()
+            functional.wait_tensor(functional.all_gather_tensor(source, 0, group))
+            events.append((before, mark()))
+
+    operations = world.record(gather)
+    assert len(operations) == len(events)
+    assert [one.sequence - operations[0].sequence for one in operations] == [*range(len(operations))]
+    later = [(one, *pair) for one, pair in zip(operations, events, strict=True) if one.sequence > FIRST_TIMED + 1]
+    known = [(one, before, after) for one, before, after in later if one.is_timed]
+    assert known
+    for one, before, after in known:
+        assert is_timed(one.sequence)
+        assert one.completed_ns is not None
+        assert one.started_ns is not None
+        assert one.completed_ns - one.started_ns == pytest.approx(
+            before.elapsed_time(after) * MS, rel=0.3, abs=0.1 * MS
+        )
 
 
 def test_a_long_queue(world: World) -> None:

@@ -54,6 +54,16 @@ def test_panels_are_distinguishable(document: dict[str, Any]) -> None:
         assert refs and len(set(refs)) == len(refs), panel["title"]
 
 
+def test_colors_mean_what_they_mean_on_the_live_page(document: dict[str, Any]) -> None:
+    """Red is bad, yellow deserves attention, green is good; a value that is neither has no color of a state."""
+    for panel in panels(document):
+        steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+        colors = [step["color"] for step in steps]
+        assert colors in ([], ["text"], ["blue"], ["green", "red"], ["green", "yellow", "red"]), panel["title"]
+        limits = [step["value"] for step in steps[1:]]
+        assert sorted(set(limits)) == limits, panel["title"]
+
+
 def test_panels_do_not_overlap(document: dict[str, Any]) -> None:
     """No cell of the grid belongs to two panels, and none lies beyond its 24 columns."""
     cells = [

@@ -35,19 +35,25 @@ def modules() -> Path:
     return home / "node_modules"
 
 
-def test_types_fit(modules: Path, tmp_path: Path) -> None:
-    """No dashboard has a field or value that Grafana does not know, nor lacks one."""
-    done = _type_check(REPOSITORY / "grafana" / "dashboards", modules, tmp_path)
+@pytest.mark.parametrize("folder", ["dashboards", "resources"])
+def test_types_fit(folder: str, modules: Path, tmp_path: Path) -> None:
+    """No dashboard, in either version of the schema, has a field or value that Grafana does not know, nor lacks one."""
+    done = _type_check(REPOSITORY / "grafana" / folder, modules, tmp_path)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
-    [('"type": "row"', '"type": "row", "hot": true'), ('"showValue": "auto"', '"showValue": "often"')],
+    ("folder", "right", "wrong"),
+    [
+        ("dashboards", '"type": "row"', '"type": "row", "hot": true'),
+        ("dashboards", '"showValue": "auto"', '"showValue": "often"'),
+        ("resources", '"kind": "GridLayoutItem"', '"kind": "GridLayoutItem", "hot": true'),
+        ("resources", '"cursorSync": "Crosshair"', '"cursorSync": "Sometimes"'),
+    ],
 )
-def test_errors_are_found(right: str, wrong: str, modules: Path, tmp_path: Path) -> None:
+def test_errors_are_found(folder: str, right: str, wrong: str, modules: Path, tmp_path: Path) -> None:
     """A field that no type knows is refused, and so is an option's value that does not exist."""
-    text = (REPOSITORY / "grafana" / "dashboards" / "job-overview.json").read_text(encoding="utf-8")
+    text = (REPOSITORY / "grafana" / folder / "job-overview.json").read_text(encoding="utf-8")
     assert right in text
     dashboards = tmp_path / "dashboards"
     dashboards.mkdir()

@@ -19,8 +19,9 @@ import torch
 from installation.__main__ import OLDEST_PYTHON
 from installation.self_check import Check
 from otel_torchdist.native.library import library_name
+from release.environments import site_packages
 from tests.native.building.test_build_native import compiler
-from tests.support.environments import at_hand, make_environment, run_program, site_packages
+from tests.support.environments import at_hand, make_environment, run_program
 from tests.support.repository import REPOSITORY
 
 TIMES: Final = 20

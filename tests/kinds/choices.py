@@ -19,11 +19,11 @@ ENUMS: Final = {
     "Field": "judge/world/mismatch.py",
     "FrameOwner": "model/code_owner.py",
     "Outcome": "judge/verdict/verdict.py",
-    "Severity": "model/finding.py",
+    "Severity": "model/reports/finding.py",
     "PlaceSource": "judge/world/places.py",
     "Standing": "judge/verdict/roll_call.py",
-    "SymptomKind": "model/symptoms.py",
-    "VerdictKind": "model/verdict_kinds.py",
+    "SymptomKind": "model/rank_state/symptoms.py",
+    "VerdictKind": "model/reports/verdict_kinds.py",
     "EndKind": "judge/verdict/deaths.py",
 }
 """The kinds among which `match` statements choose, and where they are defined."""

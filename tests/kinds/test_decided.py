@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.export.tables import OPERATIONS
 from otel_torchdist.model.kinds import How
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.runs.tables.schema import OPERATIONS
 from otel_torchdist.telemetry import semconv
 from tests.kinds.choices import ENUMS, Choice, choices_in, half_choices_in
 from tests.support.repository import REPOSITORY

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.model.reports.finding import FindingKind
 from tests.support.repository import REPOSITORY
 
 PACKAGE = REPOSITORY / "otel_torchdist"

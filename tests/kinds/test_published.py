@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.model.reports.finding import FindingKind
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from tests.support.repository import REPOSITORY

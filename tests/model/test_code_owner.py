@@ -2,12 +2,13 @@
 
 import dataclasses
 import threading
+from multiprocessing import spawn
 from pathlib import Path
 
 import pytest
 import torch
 
-from otel_torchdist.model.code_owner import FrameOwner, innermost, owner_of, package_of
+from otel_torchdist.model.code_owner import FrameOwner, innermost, is_process_start, owner_of, package_of
 
 SITE = "/home/ada/.venv/lib/python3.11/site-packages"
 
@@ -51,6 +52,25 @@ SITE = "/home/ada/.venv/lib/python3.11/site-packages"
 def test_owner(file: str, owner: FrameOwner) -> None:
     """The path alone decides: the packages of the rank need not exist where its tape is read."""
     assert owner_of(file) is owner
+
+
+@pytest.mark.parametrize("module", ["spawn", "forkserver"])
+def test_start_of_a_process(module: str) -> None:
+    """In a stack without user code, the command by which `multiprocessing` starts Python is not shown as the user's."""
+    start = [(f"/usr/lib/python3.11/multiprocessing/{module}.py", "main"), ("<string>", "<module>")]
+    library = [(f"{SITE}/lightning/trainer.py", "fit")]
+    assert innermost([*library, *start]) == 0
+    assert innermost([*start[:1], ("/home/ada/train.py", "<module>")]) == 1
+    assert innermost([*library, ("<string>", "<module>")]) == 1, "a user's own `python -c`"
+
+
+def test_command_of_a_new_process() -> None:
+    """The commands that Python itself builds are told from a user's own `python -c`."""
+    [*_, command, _] = spawn.get_command_line()
+    ours, theirs = (compile(text, "<string>", "exec") for text in (command, "import train; train.main()"))
+    assert is_process_start(ours.co_filename, ours.co_names)
+    assert not is_process_start(theirs.co_filename, theirs.co_names)
+    assert not is_process_start(__file__, ours.co_names)
 
 
 def test_owners_in_this_process() -> None:

@@ -50,9 +50,9 @@ def test_names_of_each_dialect() -> None:
     assert [operation_named(name) for name in recorded] == [gather, gather, gather, gather, "recv", "put"]
 
 
-def test_report_has_a_colour_for_each_family() -> None:
-    """The timeline of the report knows each family that moves data or waits."""
-    script = (REPOSITORY / "otel_torchdist" / "show" / "report" / "assets" / "windows.js").read_text()
+def test_pages_have_a_color_for_each_family() -> None:
+    """The timelines of the report and the live page know each family that moves data or waits."""
+    script = (REPOSITORY / "otel_torchdist" / "show" / "pages" / "assets" / "operations.js").read_text()
     [table] = re.findall(r"const FAMILIES = \{([^}]*)\}", script)
     families = {row.family.name for row in COLLECTIVES.values()} - {"new_window"}
     assert set(re.findall(r"(\w+): \d", table)) == families

@@ -40,8 +40,8 @@ def tape(library: Any) -> Iterator[NativeTapeWriter]:
 @pytest.mark.parametrize("minor", [-1, 0, 9, 14, 99, 1 << 30])
 def test_frames_of_other_pythons(library: Any, minor: int) -> None:
     """They are not known, and those of this Python stay in use."""
-    assert not library.use_frames(minor)
-    assert library._sees_frames()
+    assert not library.use_frames(minor, None)
+    assert library._finds_frames()
 
 
 @pytest.mark.parametrize("capacity", [64, 1 << 40, 1 << 57, (1 << 64) - 1])
@@ -60,7 +60,7 @@ def test_numbers_never_given(tape: NativeTapeWriter) -> None:
         tape.clear(number, Word.RETURNED)
     assert not any(tape.view()[layout.RING_OFFSET :])
     assert tape.open_numbers() == []
-    assert tape.begun_at(0) == tape.begun_at((1 << 64) - 1) == 0
+    assert tape.find_record_entered_at(0) == tape.find_record_entered_at((1 << 64) - 1) == 0
 
 
 def test_times_that_go_back(tape: NativeTapeWriter) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.native.sanitizers import Sanitizer, stress_program
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.rare]
 SEEDS = (1, 2)
 LIMIT_S = 150.0
 

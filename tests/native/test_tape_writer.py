@@ -62,7 +62,7 @@ def apply(writer: TapeWriter, actions: list[tuple[Any, ...]]) -> list[object]:
             tail = TapeWriter.prepare(second % 2**64, 1, 2, 3, 4, third, 5, 6, RecordKind.OPERATION, 1)
             number = writer.begin_prepared(first, 3, 4, tail)
             entered[number] = first
-            returned += [number, writer.begun_at(first)]
+            returned += [number, writer.find_record_entered_at(first)]
         elif kind == "mark":
             writer.mark(first, second, third, How.CALL)
         elif kind == "clear":

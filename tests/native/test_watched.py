@@ -18,7 +18,7 @@ from tests.support.native.sanitizers import address_runtime, watched_cache
 
 TESTS = Path(__file__).parents[1]
 LIMIT_S = 360.0
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.thorough, pytest.mark.rare, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from deploy.native.http_json import ApiError
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.prometheus_api import Alert, Sample
 from deploy.native.stack import Stack
 from deploy.native.training import SERVICE
@@ -28,7 +28,7 @@ AFTER_S: Final = 10.0
 LINGER_S: Final = 11.0
 STRAGGLER: Final = 1
 ABSENT: Final = 2
-MOST_S: Final = 170.0
+MAX_S: Final = 170.0
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def live_through(python: WarmPython, stack: Stack, tapes: Path, folder: Path) ->
         python, folder, "story.py", *arguments, otlp=stack.addresses.otlp, tapes=tapes, **environment
     ) as job:
         while not (job.poll() is not None and _is_over(story, stack)):
-            assert time.monotonic() - began < MOST_S, job.log
+            assert time.monotonic() - began < MAX_S, job.log
             _look(story, stack, time.monotonic() - began)
             time.sleep(1.0)
     story.messages = _messages(stack)

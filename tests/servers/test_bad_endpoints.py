@@ -220,3 +220,35 @@ def test_pushed_metrics_are_scraped_over_tls(
         [up] = other.metrics.query('up{job="torchdist-collector-secure"}')
         other.jaeger.stop(signal.SIGKILL)  # as that of the shared stack
     assert up.value == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["right", "right-http", "no-certificate", "wrong-token"])
+def test_tls_and_token_in_a_file(name: str, secure: Secure, ended_run: Path, tmp_path: Path) -> None:
+    """Certificate and token in OTEL_CONFIG_FILE reach a real Collector; a wrong one is reported, and nothing passes."""
+    is_http = name.endswith("http")
+    port = secure.ports.collector_otlp_http_port if is_http else secure.ports.collector_otlp_grpc_port
+    certificate = secure.another if name == "no-certificate" else secure.certificate
+    file = tmp_path / "otel.yaml"
+    file.write_text(f"""
+file_format: "1.0"
+tracer_provider:
+  processors:
+    - batch:
+        exporter:
+          {"otlp_http" if is_http else "otlp_grpc"}:
+            endpoint: https://{HOST}:{port}{"/v1/traces" if is_http else ""}
+            compression: gzip
+            headers:
+              - name: authorization
+                value: Bearer ${{TOKEN}}
+            tls:
+              ca_file: {certificate.file}
+""")
+    base = ended_run.parent.with_name(f"base-{zlib.crc32(str(tmp_path).encode()):08x}")
+    base.mkdir(0o700)
+    shutil.copytree(ended_run, base / ended_run.name)
+    token = "sun-1" if name == "wrong-token" else TOKEN
+    said = export(base / ended_run.name, "http://127.0.0.1:1", OTEL_CONFIG_FILE=str(file), TOKEN=token)
+    assert ("could not be exported" in said) == (not name.startswith("right")), said
+    assert (f"cannot be exported (OTEL_CONFIG_FILE={file}: otlp_" in said) == (not name.startswith("right")), said

@@ -15,12 +15,13 @@ from typing import Final
 import pytest
 
 from deploy.native import servers
-from deploy.native.jaeger_api import JaegerApi, JaegerSpan
+from deploy.native.jaeger_api import JaegerApi
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.ports import HOST, Ports, free_ports
 from deploy.native.program import Running
 from deploy.native.stack import Stack
 from otel_torchdist.cli.export.recording_spans.trace import Traces, traces_of
-from otel_torchdist.model.naming import run_label
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.telemetry.export.environment import DEFAULT_SERVICE_NAME, imported_resource
 from otel_torchdist.telemetry.export.outputs import file_delivery, otlp_delivery
 from tests.cli.export.recording_spans.recordings import at, stalled

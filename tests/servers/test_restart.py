@@ -1,4 +1,4 @@
-"""Ways to Jaeger: through the Collector, which keeps what Jaeger cannot accept, and directly."""
+"""Divergence to Jaeger: through the Collector, which keeps what Jaeger cannot accept, and directly."""
 
 import signal
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.ports import HOST
 from deploy.native.stack import Stack
 from tests.servers.jobs import RANKS, running_job

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.jaeger_spans import JaegerSpan
 from deploy.native.stack import Stack
 from deploy.native.training import SERVICE
 from tests.servers.jobs import RANKS, THRESHOLD_S

@@ -27,16 +27,20 @@ _COMMANDS: Final[Any] = typer.main.get_command(app)
 _MAKEFILE: Final = (REPOSITORY / "Makefile").read_text()
 _TARGETS: Final = frozenset(re.findall(r"^([a-z-]+)(?: [a-z-]+)*:(?: |$)", _MAKEFILE, re.MULTILINE))
 _MAKE_VARIABLES: Final = frozenset(re.findall(r"^(\w+) \?=", _MAKEFILE, re.MULTILINE)) | {"PROMETHEUS_PORT"}
-_OURS: Final = _words("benchmarks deploy grafana installation otel_torchdist pictures reference tests wheels")
+_OURS: Final = _words("benchmarks deploy grafana installation otel_torchdist pictures reference release tests wheels")
 """Packages of the repository that need what `make` installs."""
 _STOPS: Final = frozenset("|<>;&()")
 # Of docker, kubectl, curl, prometheus, pyinstaller, the figures of costs, Slurm, torchfrtrace, torchrun, wheels, a
-# training script and py-spy.
+# training script, py-spy and releases.
 _FOREIGN_OPTIONS: Final = _words(
     """
-    --detach --file --kustomize --namespace --data-binary --fail --header --enable-feature --web.config.file
+    --detach --file --namespace --data-binary --fail --header --enable-feature --web.config.file
     --hidden-import --costs --signal --allow-incomplete-ranks --log-dir --max-restarts --nproc-per-node
-    --rdzv-backend --rdzv-id --standalone --installed --machine --epochs --pid
+    --rdzv-backend --rdzv-id --standalone --installed --machine --epochs --pid --native
+    --tag --repository --checks-only --keep --torch-python --python --notes --nodelist --overlap --requeue
+    --filename --tag-output --cpu --multi_gpu --num_processes --mpirun_hostfile --nnodes --rdzv-endpoint
+    --container --create-namespace --install --output --set --show-only --target --runtime-env-json --hang
+    --get --data-urlencode --web.enable-otlp-receiver
     """
 )
 # Of PyTorch, its backends and torchcomms; others that are read where jobs run; of the files in deploy, and what
@@ -49,15 +53,19 @@ _FOREIGN_VARIABLES: Final = _words(
     TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DEBUG_INFO_PIPE_FILE
     TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_TIMING
     TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_DISTRIBUTED_DEBUG
-    CUDA_LAUNCH_BLOCKING NCCL_DEBUG
+    CUDA_LAUNCH_BLOCKING K8S_JOB_NAME NCCL_DEBUG
     TORCH_NCCL_DESYNC_DEBUG CUDA_VISIBLE_DEVICES K8S_NODE_NAME MLFLOW_RUN_ID POD_NAME POD_NAMESPACE WANDB_RUN_ID
-    XDG_CACHE_HOME JAEGER_QUERY_PORT TORCHDIST_STALL_VERDICT TORCHDIST_TARGETS TORCHDIST_UID WEBHOOK_URL_FILE
-    NO_COLOR FORCE_COLOR
+    XDG_CACHE_HOME JAEGER_QUERY_PORT TORCHDIST_STALL_VERDICT TORCHDIST_UID WEBHOOK_URL_FILE
+    TORCHDIST_MACHINE_ACTION TORCHDIST_MACHINE_HOSTS
+    NO_COLOR FORCE_COLOR PYTHON_GIL TORCH_DIST_USE_NCCL2 TORCH_NCCL_COORD_CHECK_MILSEC
+    TORCH_NCCL_ENABLE_MONITORING DEBIAN_MIRROR DEBIAN_SUITE SLURM_JOB_ID TORCH_WATCHDOG_POLL_INTERVAL_SECS
+    TORCH_WATCHDOG_HEALTH_INTERVAL_SECS TORCH_WATCHDOG_STUCK_ACTION LOCAL_RANK OMPI_COMM_WORLD_RANK
+    PMIX_NAMESPACE RAY_ADDRESS RAY_DEDUP_LOGS
     """
 )
 _NO_VARIABLES: Final = re.compile(
     r"\w+_GROUPS?(_WITH_CP)?|CAP_\w+|PIDFD_\w+|DELTA_BINARY_PACKED|TIMESTAMP_NS|FULL_SHARD|NO_SHARD|SHARD_GRAD_OP|ON_STALL"
-    r"|DCGM_FI_\w+"
+    r"|DCGM_FI_\w+|FULL_AFTER|TORCH_VERSION(_MAJOR|_MINOR)?"
 )
 """Names in capitals that are none: groups of Megatron, capabilities, metrics of DCGM, and so on."""
 
@@ -76,6 +84,8 @@ def _invocations(code: str, program: str) -> Iterator[list[str]]:
     """Yield the arguments of each invocation of a program, up to what the shell takes, a comment or a description."""
     for found in re.finditer(rf"(?<![\w./-]){re.escape(program)}(?=\s|$)(.*)", code):
         rest = re.split(r"`|\s#|(?<=\S)\s{3,}", found[1])[0]
+        if re.match(r" \d", rest):  # a version of it, in a line of a log
+            continue
         lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         lexer.commenters = ""
@@ -186,8 +196,14 @@ def _all_options() -> set[str]:
     return {option for command in commands for option in _options_of(command)}
 
 
-_KNOWN_OPTIONS: Final = {*_all_options(), *_FOREIGN_OPTIONS, "--help"}
-_KNOWN_VARIABLES: Final = {*vars(ours), *vars(of_the_api), *vars(of_the_sdk), *_FOREIGN_VARIABLES}
+def _options_of_actions() -> set[str]:
+    """The options of the commands in `deploy/actions`."""
+    sources = [path.read_text() for path in (REPOSITORY / "deploy" / "actions").glob("*.py")]
+    return {option for source in sources for option in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source)}
+
+
+_KNOWN_OPTIONS: Final = {*_all_options(), *_options_of_actions(), *_FOREIGN_OPTIONS, "--help"}
+_KNOWN_VARIABLES: Final = {*vars(ours), *vars(of_the_api), *vars(of_the_sdk), *_FOREIGN_VARIABLES, *_MAKE_VARIABLES}
 _CHECKS: Final[tuple[Callable[[str], Iterator[str]], ...]] = (
     *(_of_otel_torchdist, _of_make, _of_python, _of_pip, _of_options, _of_variables),
 )
@@ -198,7 +214,7 @@ _BLOCK: Final = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOT
 _SHELLS: Final = ("sh", "bash")
 _INLINE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 PAGES: Final = (
-    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "SUPPORT.md", "deploy/README.md")),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 )
 """All pages with commands for users and contributors."""

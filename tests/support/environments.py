@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from release.environments import lend_packages, new_environment
 from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.recorded import RecordedTape, read_tapes
 
@@ -35,26 +36,12 @@ class Run:
 
 def at_hand(folder: Path, *without: str) -> Path:
     """Make a folder of links to the packages of this environment, except otel_torchdist and those named."""
-    left_out = ("otel_torchdist", "_editable_impl_otel_torchdist", *without)
-    folder.mkdir()
-    for package in _PACKAGES.iterdir():
-        if package.name.partition("-")[0].partition(".")[0] not in left_out:
-            (folder / package.name).symlink_to(package)
-    return folder
+    return lend_packages(_PACKAGES, folder, *without)
 
 
 def make_environment(folder: Path, packages: Path | None) -> Path:
     """Make a virtual environment that sees the packages of a folder, and has no others; return its Python."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    if packages:
-        (site_packages(folder) / "at-hand.pth").write_text(f"{packages}\n")
-    return folder / "bin" / "python"
-
-
-def site_packages(environment: Path) -> Path:
-    """Where an environment has its own packages."""
-    [found] = environment.glob("lib/python*/site-packages")
-    return found
+    return new_environment(Path(sys.executable), folder, "--without-pip", lent=packages)
 
 
 def run_program(python: Path, times: int, folder: Path) -> Run:

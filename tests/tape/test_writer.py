@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import Blame, Flag, How, Kernel, RecordKind, RunIdState, TapeState
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import MAX_NUMBER, LiveWord, Word, pack_failure

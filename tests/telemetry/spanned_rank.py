@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans

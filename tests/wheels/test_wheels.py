@@ -20,7 +20,7 @@ from otel_torchdist.native.library import library_name
 from tests.support.environments import Run, at_hand, make_environment, run_program
 from tests.support.repository import REPOSITORY
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.rare]
 COMPILER = Path(__file__).with_name("kept_compiler.py")
 COMPILED = BUILT / "wheels"
 TIMES = 20

@@ -51,7 +51,7 @@ def perform(action: Action, stall: StalledRun, dump_dir: Path, is_ongoing: Calla
 
 def call(callback: Callback, stall: StalledRun) -> str:
     """Call a function of the user; return the outcome as text."""
-    with BACKGROUND_CALLS:  # the function may be in torch when this process ends
+    with BACKGROUND_CALLS:  # the function may still be in a call of torch when this process ends
         callback(stall)
     return "returned"
 
@@ -79,7 +79,7 @@ def report(occasion: str, action: str, act: Act) -> None:
 
 
 TIMEOUT_S: Final = 60.0
-_SHOWN: Final = 500
+_SHOWN_BYTES: Final = 500
 
 
 def run_command(command: str, stall: StalledRun, timeout_s: float = TIMEOUT_S) -> str:
@@ -106,6 +106,6 @@ def run_command(command: str, stall: StalledRun, timeout_s: float = TIMEOUT_S) -
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return f"took longer than {timeout_s:g} s and was killed"
-        output.seek(max(output.seek(0, os.SEEK_END) - _SHOWN, 0))
+        output.seek(max(output.seek(0, os.SEEK_END) - _SHOWN_BYTES, 0))
         shown = output.read().decode(errors="replace").strip()
     return f"exited with code {process.returncode}" + (f": {shown}" if shown else "")

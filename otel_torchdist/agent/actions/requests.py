@@ -14,7 +14,7 @@ from otel_torchdist.agent.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.stall.events import OngoingStall
 from otel_torchdist.judge.verdict.wording.ends import describe_rescue
-from otel_torchdist.model.rescue import NO_RESCUE, RescueState
+from otel_torchdist.model.rank_state.rescue import NO_RESCUE, RescueState
 from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.node.job.requests.commands import MAX_REASON_BYTES as MAX_BYTES
 from otel_torchdist.node.job.requests.commands import RescueRequest, abort_path, request_rescue
@@ -38,6 +38,7 @@ BEGIN_S: Final = 15.0
 A rank checks for requests once a second, and the grace period of another node's agent may end some seconds later.
 """
 MARGIN_S: Final = 3.0
+"""Seconds that reports of other nodes' rescues may be late."""
 
 
 def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], OngoingStall | None]) -> str:
@@ -50,14 +51,14 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
     """
     sent, world_size = _ask(stall)
     began = time.monotonic()
-    seen, over = ongoing(), ""
-    if seen is None:
+    stall_now, ending = ongoing(), ""
+    if stall_now is None:
         return "skipped: the stall is over"
-    while not over and _is_rescue_pending(seen, world_size, time.monotonic() - began, timeout_s):
+    while not ending and _is_rescue_pending(stall_now, world_size, time.monotonic() - began, timeout_s):
         time.sleep(RESCUE_CHECK_S)
         latest = ongoing()
-        seen, over = (latest, "") if latest is not None else (seen, "; the stall is over")
-    return f"asked {sent} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
+        stall_now, ending = (latest, "") if latest is not None else (stall_now, "; the stall is over")
+    return f"asked {sent} ranks: {describe_rescue(stall_now.rescues, world_size)}{ending}"
 
 
 def _ask(stall: StalledRun) -> tuple[int, int]:
@@ -72,9 +73,9 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
     return sent, world_size
 
 
-def _is_rescue_pending(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
+def _is_rescue_pending(stall_now: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
     """Return whether a rank may still begin or finish its rescue. Reports on other nodes' ranks arrive late."""
-    states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
+    states = {stall_now.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
     if RescueState.NONE in states and passed_s < BEGIN_S:
         return True
     return RescueState.RUNNING in states and passed_s < BEGIN_S + timeout_s + MARGIN_S

@@ -6,18 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.actions.dump import objection_to
+from otel_torchdist.agent.actions.machine_advice import Incidents
 from otel_torchdist.agent.actions.perform import Act, Callback, call, is_first, perform, report
 from otel_torchdist.agent.actions.requests import rescue_ranks
-from otel_torchdist.agent.actions.stalled_run import StalledRun, stalled_run
+from otel_torchdist.agent.actions.stalled_run import StalledRun, stalled_run, with_advice
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
 from otel_torchdist.judge.stall.events import OngoingStall
 from otel_torchdist.judge.stall.reporting.attributes import of_finding
-from otel_torchdist.model.finding import Finding, FindingOver
+from otel_torchdist.model.reports.finding import Finding, FindingOver
 from otel_torchdist.tape.reading.reader import TapeReader
 
 # --- stalls -----------------------------------------------------------------------------------------------------------
@@ -28,8 +30,11 @@ _logger = logging.getLogger("otel_torchdist")
 
 _STALL_PREFIX: Final = "on stall"
 
-MAX_PASS_S: Final = 1.0
-"""Longest time between two passes that counts towards the grace period; more means that this process was suspended."""
+MAX_CALL_INTERVAL_S: Final = 1.0
+"""Longest time between two calls of `start_due` that counts toward the grace period.
+
+A longer time means that this process was suspended.
+"""
 
 
 class StallActions:
@@ -43,6 +48,7 @@ class StallActions:
         callback: Callback | None = None,
         rescue_timeout_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        incidents: Incidents | None = None,
     ) -> None:
         """Configure the actions.
 
@@ -54,8 +60,10 @@ class StallActions:
             callback: Called before the actions.
             rescue_timeout_s: Longest time that a rank may take to save its state.
             clock: Returns the monotonic time in seconds.
+            incidents: The incidents of machines; None if they are not counted.
         """
         self._now = clock
+        self._incidents = incidents
         self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
         self._grace_s = grace_s
         self._dump_dir = dump_dir
@@ -64,7 +72,7 @@ class StallActions:
         self._callback = callback
         self._rescue_timeout_s = rescue_timeout_s
         self._updated_at = clock()
-        self._held_s: dict[int, float] = {}
+        self._verdict_age_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._stalls: Mapping[int, OngoingStall] = {}
 
@@ -81,22 +89,22 @@ class StallActions:
         if not self._actions and self._callback is None:
             return
         now = self._now()
-        passed_s, self._updated_at = min(now - self._updated_at, MAX_PASS_S), now
+        passed_s, self._updated_at = min(now - self._updated_at, MAX_CALL_INTERVAL_S), now
         by_trace = {stall.ruling.incident.trace_id: stall for stall in ongoing}
-        before = self._held_s
-        self._held_s = {
-            trace_id: before[trace_id] + passed_s * (trace_id not in suspended) if trace_id in before else 0.0
+        ages_s = self._verdict_age_s
+        self._verdict_age_s = {
+            trace_id: ages_s[trace_id] + passed_s * (trace_id not in suspended) if trace_id in ages_s else 0.0
             for trace_id in by_trace
         }
         self._acted &= by_trace.keys()
         self._stalls = by_trace
-        for trace_id, held_s in self._held_s.items():
-            if held_s >= self._grace_s and trace_id not in self._acted:
+        for trace_id, age_s in self._verdict_age_s.items():
+            if age_s >= self._grace_s and trace_id not in self._acted:
                 self._acted.add(trace_id)
                 stall = by_trace[trace_id]
-                self._begin(stall, [tape for tape in tapes if tape.identity.nonce in stall.nonces])
+                self._start_actions(stall, [tape for tape in tapes if tape.identity.nonce in stall.nonces])
 
-    def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
+    def _start_actions(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
         if len({tape.path.parent for tape in tapes}) != 1:
             return  # no rank is on this node, or ranks of several jobs have no run id yet
         ruling = stall.ruling
@@ -106,18 +114,19 @@ class StallActions:
             target=self._act, args=(stalled, due, stall.is_ours), name="torchdist-on-stall", daemon=True
         ).start()
 
-    def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
+    def _act(self, undecided: StalledRun, due: list[Action], is_ours: bool) -> None:
+        stall = with_advice(undecided, self._incidents)  # on this thread: it reads files of all nodes
         callback = self._callback
         if callback is not None and is_ours and is_first(stall, "the-callback"):
             report(_STALL_PREFIX, "the callback", lambda: call(callback, stall))
-        for position, action in enumerate(due):
-            if is_first(stall, f"{position}-{action.kind.value}"):
-                report(_STALL_PREFIX, action.kind.value, lambda action=action: self._do(action, stall))
+        for index, action in enumerate(due):
+            if is_first(stall, f"{index}-{action.kind.value}"):
+                report(_STALL_PREFIX, action.kind.value, lambda action=action: self._perform(action, stall))
 
     def _ongoing(self, stall: StalledRun) -> OngoingStall | None:
         return self._stalls.get(int(stall.trace_id, 16))
 
-    def _do(self, action: Action, stall: StalledRun) -> str:
+    def _perform(self, action: Action, stall: StalledRun) -> str:
         if self._ongoing(stall) is None:  # it may have ended during an earlier action
             return "skipped: the stall is over"
         if action.kind is ActionKind.RESCUE:
@@ -183,11 +192,12 @@ class FindingActions:
             if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
                 continue
             self._acted += 1
-            described = stalled_run(finding.incident, of_finding(finding), finding.sentence, concerned)
+            found = stalled_run(finding.incident, of_finding(finding), finding.sentence, concerned)
+            described = replace(found, occasion="finding")
             threading.Thread(target=self._act, args=(described,), name="torchdist-on-finding", daemon=True).start()
 
     def _act(self, finding: StalledRun) -> None:
-        for position, action in enumerate(self._actions):
-            if is_first(finding, f"{position}-{action.kind.value}"):
+        for index, action in enumerate(self._actions):
+            if is_first(finding, f"{index}-{action.kind.value}"):
                 act: Act = lambda action=action: perform(action, finding, self._dump_dir, lambda: True)  # noqa: E731
                 report(_FINDING_PREFIX, action.kind.value, act)

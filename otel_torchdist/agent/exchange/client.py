@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from otel_torchdist.agent.exchange.versions import OTHER_PROTOCOL, ProtocolRefusal, refusal_from
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.node.job.peers import Peer
 
@@ -29,23 +30,36 @@ class NoAnswerError(TorchDistError):
     """An agent gave no valid answer; the message gives the reason."""
 
 
+class OtherProtocolError(NoAnswerError):
+    """An agent answers, but only in another version's protocol.
+
+    Attributes:
+        refusal: Its version, and its ranks.
+    """
+
+    def __init__(self, refusal: ProtocolRefusal) -> None:
+        """Create the error for an agent's refusal."""
+        super().__init__(f"it is of otel-torchdist {refusal.version} (exchange protocol {refusal.protocol})")
+        self.refusal = refusal
+
+
 @dataclass(frozen=True, slots=True)
 class SignedAnswer:
     """A signed answer.
 
     Attributes:
         body: The answer, as bytes.
-        asked_ns: Monotonic time at which the request left.
-        heard_ns: Monotonic time at which the answer was complete.
+        sent_ns: Monotonic time at which the request left.
+        received_ns: Monotonic time at which the answer was complete.
     """
 
     body: bytes
-    asked_ns: int
-    heard_ns: int
+    sent_ns: int
+    received_ns: int
 
 
 class PeerClient:
-    """A client of one other agent. It sends one request at a time, because their numbers must arrive in order."""
+    """A client of one other agent. It sends one request at a time, so that request numbers arrive in order."""
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
         self.peer = peer
@@ -64,6 +78,7 @@ class PeerClient:
             most: Maximum bytes of the answer.
 
         Raises:
+            OtherProtocolError: The agent is of another version.
             NoAnswerError: No signed answer came in time.
         """
         deadline = time.monotonic() + timeout_s
@@ -74,8 +89,11 @@ class PeerClient:
             if status == WRONG_INSTANCE:
                 self._their_instance = answer.body.decode("ascii", "replace")
                 status, answer = self._ask_once(path, body, deadline, most)
+            refusal = refusal_from(answer.body) if status == OTHER_PROTOCOL else None
+            if refusal is not None:
+                raise OtherProtocolError(refusal)
             if status != OK:
-                raise NoAnswerError(f"it answers with status {status}")
+                raise NoAnswerError(f"HTTP status {status}")
             return answer
         finally:
             self._lock.release()
@@ -83,7 +101,7 @@ class PeerClient:
     def _ask_once(self, path: str, body: bytes, deadline: float, most: int) -> tuple[int, SignedAnswer]:
         self._number += 1
         envelope = Envelope(self._run, self._own_instance, self._their_instance, self._number)
-        asked_ns = time.monotonic_ns()
+        sent_ns = time.monotonic_ns()
         try:
             with contextlib.closing(_Connection(self.peer, deadline)) as connection:
                 connection.request("POST", path, body, envelope.headers(self._token, path, body))
@@ -96,19 +114,19 @@ class PeerClient:
             raise NoAnswerError(
                 f"the process that answers there (status {response.status}) does not have the run's token"
             )
-        return response.status, SignedAnswer(answer, asked_ns, time.monotonic_ns())
+        return response.status, SignedAnswer(answer, sent_ns, time.monotonic_ns())
 
 
 class _Connection(http.client.HTTPConnection):
     """An HTTP connection with one deadline for connecting, sending and receiving."""
 
     def __init__(self, peer: Peer, deadline: float) -> None:
-        super().__init__(peer.host, peer.port, timeout=_left(deadline))
+        super().__init__(peer.host, peer.port, timeout=_remaining_s(deadline))
         self._deadline = deadline
 
     def connect(self) -> None:
         super().connect()
-        self.sock.settimeout(_left(self._deadline))
+        self.sock.settimeout(_remaining_s(self._deadline))
         self.sock = _Socket(self.sock, self._deadline)
 
 
@@ -122,7 +140,7 @@ class _Socket(socket.socket):
         self._deadline = deadline
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        self.settimeout(_left(self._deadline))
+        self.settimeout(_remaining_s(self._deadline))
         return super().recv_into(buffer, nbytes, flags)
 
 
@@ -138,11 +156,11 @@ def _read(response: http.client.HTTPResponse, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def _left(deadline: float) -> float:
-    left_s = deadline - time.monotonic()
-    if left_s <= 0:
-        raise NoAnswerError("no answer in time")
-    return left_s
+def _remaining_s(deadline: float) -> float:
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0:
+        raise NoAnswerError("timed out")
+    return remaining_s
 
 
 # --- envelopes --------------------------------------------------------------------------------------------------------
@@ -194,14 +212,14 @@ class Envelope:
         }
 
     def sign_request(self, token: bytes, path: str, body: bytes) -> str:
-        """Return the signature of the request with this body."""
-        return _sign(token, "request", path, *self._texts(), body=body)
+        """Return the signature of the request, over its path, this envelope and `body`."""
+        return _sign(token, "request", path, *self._signed_fields(), body=body)
 
     def sign_answer(self, token: bytes, status: int, body: bytes) -> str:
-        """Return the signature of the answer with this body."""
-        return _sign(token, "answer", str(status), *self._texts(), body=body)
+        """Return the signature of the answer, over its status, this envelope and `body`."""
+        return _sign(token, "answer", str(status), *self._signed_fields(), body=body)
 
-    def _texts(self) -> tuple[str, ...]:
+    def _signed_fields(self) -> tuple[str, ...]:
         return f"{self.run:032x}", self.sender, self.receiver, str(self.number)
 
 
@@ -243,6 +261,6 @@ class ReplayGuard:
         return True
 
 
-def _sign(token: bytes, *texts: str, body: bytes) -> str:
-    message = "\n".join(texts).encode() + b"\n" + hashlib.sha256(body).digest()
+def _sign(token: bytes, *fields: str, body: bytes) -> str:
+    message = "\n".join(fields).encode() + b"\n" + hashlib.sha256(body).digest()
     return hmac.new(token, message, hashlib.sha256).hexdigest()

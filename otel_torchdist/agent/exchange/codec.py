@@ -10,18 +10,18 @@ import msgspec
 
 from otel_torchdist.agent.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationView, Progress, Window
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import AtTimeout, GroupName
-from otel_torchdist.model.naming import MemberRank
-from otel_torchdist.model.occupations import RankCheckpoints
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.model.rank_values import OutputChecksum, RankValues
-from otel_torchdist.model.remote_calls import later
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.rank_state.occupations import RankCheckpoints
+from otel_torchdist.model.rank_state.values import OutputChecksum, RankValues
+from otel_torchdist.model.remote_calls import shifted
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import MemberRank
 
 MAX_CHANNELS: Final = 256
-"""Channels sent per rank: at most this many of collectives, and as many of sends and receives. If there are more,
-`forgotten` is set."""
+"""Channels sent per rank: at most this many of collectives, and as many of sends and receives. If a rank has more,
+`RankView.forgotten` is set."""
 MAX_OUTPUTS: Final = 64
 """Output checksums sent per rank; the newest are kept."""
 MAX_UNKNOWN: Final = 64
@@ -36,7 +36,7 @@ def answer_of(
     suspects_stall: bool,
     now_ns: int,
     calls: Collection[tuple[Channel, int]] = (),
-    before: Iterable[WorldSnapshot] = (),
+    earlier: Iterable[WorldSnapshot] = (),
 ) -> Answer:
     """Return the snapshot of this agent as an answer to another agent.
 
@@ -46,10 +46,10 @@ def answer_of(
         suspects_stall: See `Answer`.
         now_ns: See `Answer`.
         calls: Windows to include with all their calls.
-        before: Snapshots sent earlier, which may still contain these windows.
+        earlier: Snapshots sent earlier, which may still contain these windows.
     """
     groups = _Groups()
-    snapshots = [world, *before]
+    snapshots = [world, *earlier]
     ranks = tuple(
         _wire_rank(view, groups, _windows(view.rank, snapshots, calls))
         for view in world.in_order
@@ -76,7 +76,7 @@ def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int, erro
 
 
 def _group_of(name: GroupName) -> GroupView:
-    """Return the view of a group. Members of a world made by hand are left out: they are not ranks of the run."""
+    """Return the view of a group. Members of a standalone process group are left out: they are not ranks of the run."""
     if name.world:
         return GroupView(name.key, name, frozenset(), is_inferred=True)
     return GroupView(name.key, name, frozenset(name.ranks))
@@ -142,7 +142,7 @@ def without_local_fields(view: RankView) -> RankView:
         fell_silent=False,
         world="",
         world_size=0,
-        places={},
+        world_ranks={},
         other_sizes={},
         data_wait_ns=0,
         clock_error_ns=0,
@@ -153,7 +153,7 @@ def without_local_fields(view: RankView) -> RankView:
 def _windows(
     rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
 ) -> dict[Channel, tuple[Window, ...]]:
-    """Return a rank's windows. Windows in `calls` include their many calls; others have only their digests."""
+    """Return a rank's windows: those in `calls` with all their calls, any other only with its digest."""
     by_channel: dict[Channel, dict[int, Window]] = {}
     for snapshot in reversed(snapshots):
         view = snapshot.ranks.get(rank)
@@ -171,7 +171,7 @@ def _wire_window(window: Window, in_full: bool) -> Window:
 
 
 def _channels_to_send(view: RankView) -> set[Channel]:
-    """Return the channels to send: with open operations, and the newest `MAX_CHANNELS` of each kind (see there)."""
+    """Return the channels to send: those with open operations, and the newest of each kind; see `MAX_CHANNELS`."""
     with_open = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
     collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
     point_to_point = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
@@ -192,7 +192,7 @@ def _trimmed_progress(channel: Channel, view: RankView, progress: Progress) -> P
 
 
 def _without_callers(arrival: Arrival) -> Arrival:
-    """Keep only the line of a call."""
+    """Keep only the innermost frame of a call."""
     return arrival._replace(frames=arrival.frames[:1])
 
 
@@ -218,7 +218,7 @@ def _view(
             view,
             record=_shifted(view.record, offset_ns),
             group=groups[wire.group] if wire.group >= 0 else None,
-            waiting_since_ns=later(view.waiting_since_ns, offset_ns),
+            waiting_since_ns=shifted(view.waiting_since_ns, offset_ns),
         )
 
     view = without_local_fields(rank.view)
@@ -233,7 +233,7 @@ def _view(
         open=tuple(map(operation, rank.open)),
         last=None if rank.last is None else operation(rank.last),
         created_ns=view.created_ns + offset_ns,
-        gone_since_ns=later(view.gone_since_ns, offset_ns),
+        gone_since_ns=shifted(view.gone_since_ns, offset_ns),
         heartbeat_ns=view.heartbeat_ns + offset_ns,
         progress={channel: _shifted_progress(progress, offset_ns) for channel, progress in view.progress.items()},
         stacks=None if stacks is None else stacks.moved(offset_ns),
@@ -243,6 +243,7 @@ def _view(
         death=None if view.death is None else _shifted_death(view.death, offset_ns),
         values=_shifted_values(view.values, offset_ns),
         asked_ns=view.asked_ns + offset_ns if view.asked_signal else 0,
+        switched_off_ns=view.switched_off_ns + offset_ns if view.switched_off_ns else 0,
         checkpoints=_shifted_checkpoints(view.checkpoints, offset_ns),
         child=None if child is None else replace(child, since_ns=child.since_ns + offset_ns),
         symptoms=tuple(replace(symptom, at_ns=symptom.at_ns + offset_ns) for symptom in view.symptoms[:MAX_SYMPTOMS]),
@@ -262,20 +263,24 @@ def _shifted(record: Operation, offset_ns: int) -> Operation:
     return msgspec.structs.replace(
         record,
         entered_ns=record.entered_ns + offset_ns,
-        returned_ns=later(record.returned_ns, offset_ns),
-        wait_entered_ns=later(record.wait_entered_ns, offset_ns),
-        wait_returned_ns=later(record.wait_returned_ns, offset_ns),
-        started_ns=later(record.started_ns, offset_ns),
-        completed_ns=later(record.completed_ns, offset_ns),
+        returned_ns=shifted(record.returned_ns, offset_ns),
+        wait_entered_ns=shifted(record.wait_entered_ns, offset_ns),
+        wait_returned_ns=shifted(record.wait_returned_ns, offset_ns),
+        started_ns=shifted(record.started_ns, offset_ns),
+        completed_ns=shifted(record.completed_ns, offset_ns),
     )
 
 
 def _shifted_progress(progress: Progress, offset_ns: int) -> Progress:
-    return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
+    return (
+        progress._replace(end_observed_ns=progress.end_observed_ns + offset_ns)
+        if progress.end_observed_ns
+        else progress
+    )
 
 
 def _newest_values(values: RankValues) -> RankValues:
-    """Return a rank's values, reduced to the newest, as they are sent."""
+    """Return a rank's values, reduced to the newest `MAX_OUTPUTS` and `MAX_UNKNOWN`."""
     older = values.unknown[:-MAX_UNKNOWN]
     return replace(
         values,

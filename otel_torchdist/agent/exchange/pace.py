@@ -15,7 +15,7 @@ class ExchangePace:
         hurried_round_s: Interval between questions.
         peaceful_timeout_s: Timeout of an answer.
         hurried_timeout_s: Timeout of an answer.
-        hold_s: Longest time that a judgement waits for a first round of answers, and for proof that silent agents are
+        hold_s: Longest time that a judgment waits for a first round of answers, and for proof that silent agents are
             out of reach: enough for one unanswered question at the peaceful timeout and one at the hurried timeout.
         wake_after_s: Time without a question after which an agent that suspects a stall wakes the judging agent.
         hurried_trust_s: Time after a hurried question during which its sender counts as alive.

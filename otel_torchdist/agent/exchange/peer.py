@@ -8,19 +8,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.agent.exchange.client import NoAnswerError, PeerClient, SignedAnswer, new_instance
+from otel_torchdist.agent.exchange.client import (
+    NoAnswerError,
+    OtherProtocolError,
+    PeerClient,
+    SignedAnswer,
+    new_instance,
+)
 from otel_torchdist.agent.exchange.codec import views_of
 from otel_torchdist.agent.exchange.pace import PACE, ExchangePace
+from otel_torchdist.agent.exchange.versions import MAX_VERSION, ProtocolRefusal
 from otel_torchdist.agent.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
+from otel_torchdist.formats import EXCHANGE
 from otel_torchdist.judge.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.rank_state.rescue import Rescue
 from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.peers import Peer
+from otel_torchdist.package import package_version
 
-STATE_PATH: Final = "/v1/state"
-WAKE_PATH: Final = "/v1/wake"
-STEPS_PATH: Final = "/v1/steps"
+STATE_PATH: Final = f"/v{EXCHANGE.number}/state"
+WAKE_PATH: Final = f"/v{EXCHANGE.number}/wake"
+STEPS_PATH: Final = f"/v{EXCHANGE.number}/steps"
 MAX_STEPS_ANSWER: Final = 1 << 20
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
@@ -37,22 +48,22 @@ class ClockReading:
     Attributes:
         offset_ns: Our clock minus the other, assuming that the other was read halfway between question and answer.
         error_ns: Maximum error of the offset: half the round trip.
-        heard_ns: Time of the answer, on our clock.
+        received_ns: Time of the answer, on our clock.
     """
 
     offset_ns: int
     error_ns: int
-    heard_ns: int
+    received_ns: int
 
     @classmethod
     def of(cls, signed: SignedAnswer, their_ns: int) -> ClockReading:
         """Return the reading from an answer in which the other clock showed `their_ns`."""
-        middle_ns = (signed.asked_ns + signed.heard_ns) // 2
-        return cls(middle_ns - their_ns, signed.heard_ns - middle_ns, signed.heard_ns)
+        middle_ns = (signed.sent_ns + signed.received_ns) // 2
+        return cls(middle_ns - their_ns, signed.received_ns - middle_ns, signed.received_ns)
 
     def error_at(self, now_ns: int) -> int:
         """Return the maximum error of the offset at a later time, with drift."""
-        return self.error_ns + (now_ns - self.heard_ns) // DRIFT
+        return self.error_ns + (now_ns - self.received_ns) // DRIFT
 
     def or_more_precise(self, known: ClockReading | None) -> ClockReading:
         """Return the known reading if it is more precise and does not contradict this one, else this one.
@@ -61,7 +72,7 @@ class ClockReading:
         """
         if known is None:
             return self
-        known_error_ns = known.error_at(self.heard_ns)
+        known_error_ns = known.error_at(self.received_ns)
         agrees = abs(known.offset_ns - self.offset_ns) <= known_error_ns + self.error_ns
         return known if agrees and known_error_ns < self.error_ns else self
 
@@ -74,7 +85,10 @@ class PeerAgent:
         views: The ranks in its last answer.
         suspects_stall: Whether it suspected a stall in its last answer.
         unanswered: Number of consecutive questions without an answer.
-        looked_ns: Lower bound, on our clock, of the time at which it last read these ranks' tapes.
+        refusal: Its last answer, if it is of a version with another protocol; None otherwise. It then counts as out of
+            reach, at once.
+        off_wall_ns: When recording was switched off on some node, as of its last answer; 0 if it was not.
+        tapes_read_ns: Lower bound, on our clock, of the time at which it last read these ranks' tapes.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: ExchangePace = PACE) -> None:
@@ -87,7 +101,10 @@ class PeerAgent:
         # A second client with its own request numbers, so that slow answers do not delay questions about stalls.
         self._slow_client = PeerClient(peer, run, token, new_instance())
         self.unanswered = 0
-        self.looked_ns = 0
+        self.refusal: ProtocolRefusal | None = None
+        self._other_version = ""
+        self.off_wall_ns = 0
+        self.tapes_read_ns = 0
         self._clock: ClockReading | None = None
         self._next_at = 0.0
         self._stacks: set[int] = set()
@@ -101,21 +118,21 @@ class PeerAgent:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last question was not answered, but too few in a row to consider the agent out of reach."""
+        """Whether the last question was not answered, but fewer than `LOST_AFTER` in a row."""
         return 0 < self.unanswered < LOST_AFTER
 
     def is_behind(self, moment_ns: int) -> bool:
         """Return whether the agent answers, but has not read its live ranks' tapes since a time on our clock."""
-        return not self.is_lost and self.looked_ns < moment_ns and any(view.alive for view in self.views)
+        return not self.is_lost and self.tapes_read_ns < moment_ns and any(view.alive for view in self.views)
 
     def is_due(self, now: float) -> bool:
         """Return whether the agent should be asked in this round."""
         return now >= self._next_at
 
-    def want(self, wanted: StacksWanted | StacksOverdue) -> bool:
-        """Ask for stacks of this agent's ranks, with the next question; return whether any of the ranks is its own."""
-        nonces = wanted.nonces & {view.nonce for view in self.views}
-        (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(nonces)
+    def request_stacks(self, request: StacksWanted | StacksOverdue) -> bool:
+        """Ask for stacks with the next question; return whether any of the ranks is on this agent's node."""
+        nonces = request.nonces & {view.nonce for view in self.views}
+        (self._stacks if isinstance(request, StacksWanted) else self._signals).update(nonces)
         return bool(nonces)
 
     def question(
@@ -127,11 +144,14 @@ class PeerAgent:
         calls: Iterable[tuple[Channel, int]] = (),
         page: str = "",
         rescues: Mapping[int, Rescue] | None = None,
+        off_wall_ns: int = 0,
     ) -> Question:
         """Return the next question, with the pending requests for stacks and an undelivered ruling, and clear both."""
-        news = wire_ruling(ruling) or self._undelivered_ruling, tuple(self._stacks), tuple(self._signals)
+        pending = wire_ruling(ruling) or self._undelivered_ruling, tuple(self._stacks), tuple(self._signals)
         self._undelivered_ruling, self._stacks, self._signals = None, set(), set()
-        return Question(agent_id, is_hurried, tuple(ranks), *news, tuple(calls), page, dict(rescues or {}))
+        return Question(
+            agent_id, is_hurried, tuple(ranks), *pending, tuple(calls), page, dict(rescues or {}), off_wall_ns
+        )
 
     def ask(self, question: Question, timeout_s: float) -> bool:
         """Ask the agent for its ranks; return whether it answers."""
@@ -139,7 +159,7 @@ class PeerAgent:
             signed = self._client.ask(STATE_PATH, encode(question), timeout_s)
             answer = decode_answer(signed.body)
             self._clock = clock = ClockReading.of(signed, answer.now_ns).or_more_precise(self._clock)
-            error_ns, wall_offset_ns = clock.error_at(signed.heard_ns), time.time_ns() - time.monotonic_ns()
+            error_ns, wall_offset_ns = clock.error_at(signed.received_ns), time.time_ns() - time.monotonic_ns()
             views = views_of(answer, self._run, clock.offset_ns, wall_offset_ns, error_ns)
         except (NoAnswerError, WireError) as error:
             self._stacks.update(question.stacks)
@@ -150,8 +170,10 @@ class PeerAgent:
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
-        self.views, self.suspects_stall, self.unanswered = views, answer.suspects_stall, 0
-        self.looked_ns = signed.asked_ns - max(answer.age_ns, 0)
+        self.views, self.suspects_stall, self.unanswered, self.refusal = views, answer.suspects_stall, 0, None
+        self._note_version(readable(answer.version, MAX_VERSION))
+        self.tapes_read_ns = signed.sent_ns - max(answer.age_ns, 0)
+        self.off_wall_ns = answer.off_wall_ns
         return True
 
     def wake(self, timeout_s: float) -> bool:
@@ -164,16 +186,40 @@ class PeerAgent:
         return True
 
     def steps(self, question: bytes, timeout_s: float) -> bytes:
-        """Return the calls of its ranks in some steps; empty if it does not answer."""
+        """Return the calls of its ranks in the steps that `question` names; empty if it does not answer."""
         try:
             return self._slow_client.ask(STEPS_PATH, question, timeout_s, MAX_STEPS_ANSWER).body
         except NoAnswerError as error:
             _logger.debug("the agent on %s sends no steps: %s", self.peer.node, error)
             return b""
 
+    def _note_version(self, version: str) -> None:
+        """Log the version of an agent with the same protocol once, if it is another one."""
+        if version not in ("", self._other_version, package_version()):
+            _logger.info(
+                "the agent on %s is of otel-torchdist %s, this one of %s: they exchange data (protocol %d)",
+                self.peer.node, version, package_version(), EXCHANGE.number,
+            )  # fmt: skip
+        self._other_version = version
+
+    def _note_refusal(self, refusal: ProtocolRefusal) -> None:
+        known, self.refusal = self.refusal, refusal
+        self.unanswered = LOST_AFTER
+        self._next_at = time.monotonic() + self._pace.lost_round_s
+        if known is None or (known.protocol, known.version) != (refusal.protocol, refusal.version):
+            _logger.warning(
+                "the agent on %s is of otel-torchdist %s (exchange protocol %d), this one of %s (protocol %d): they "
+                "exchange no data, and its ranks are unknown until the agents of run %s are upgraded to one version",
+                self.peer.node, refusal.version, refusal.protocol, package_version(), EXCHANGE.number,
+                run_label(self._run),
+            )  # fmt: skip
+
     def _note_failure(self, error: Exception) -> None:
-        self.unanswered += 1
         self.suspects_stall = False
+        if isinstance(error, OtherProtocolError):
+            self._note_refusal(error.refusal)
+            return
+        self.unanswered, self.refusal = self.unanswered + 1, None
         if self.is_lost and self.unanswered == LOST_AFTER:
             _logger.warning(
                 "the agent on %s (%s:%d) does not answer: %s; its ranks are unknown until it does",

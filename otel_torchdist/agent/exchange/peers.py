@@ -26,8 +26,11 @@ from otel_torchdist.agent.exchange.client import (
     new_instance,
 )
 from otel_torchdist.agent.exchange.pace import PACE, ExchangePace
-from otel_torchdist.agent.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
+from otel_torchdist.agent.exchange.run_exchange import RunExchange
+from otel_torchdist.agent.exchange.steps import AnswerSteps, no_steps
+from otel_torchdist.agent.exchange.versions import OTHER_PROTOCOL, protocol_of
 from otel_torchdist.agent.exchange.wire import WireError
+from otel_torchdist.formats import EXCHANGE
 from otel_torchdist.judge.stall.events import Leads, Role, Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -42,7 +45,7 @@ UNSEEN_S: Final = 120.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-class AgentPeers:
+class PeerExchanges:
     """The exchange with the agents of other nodes, for all runs of this agent; implements `PeerAgents`."""
 
     def __init__(
@@ -69,7 +72,7 @@ class AgentPeers:
         self._instance = instance
         self._app = ExchangeApp(instance)
         self._servers: dict[str, HttpServer] = {}
-        self._read: dict[Path, int] = {}
+        self._mtimes_ns: dict[Path, int] = {}
         self._runs: dict[int, RunExchange] = {}
         self._runs_of: dict[Path, set[int]] = {}
         self._seen_at: dict[int, float] = {}
@@ -83,13 +86,13 @@ class AgentPeers:
         self._searched_at = now
         for directory in directories:
             for path, changed_ns in peers_files(directory).values():
-                if self._read.get(path) != changed_ns:
-                    self._read[path] = changed_ns
-                    self._take_in(path)
+                if self._mtimes_ns.get(path) != changed_ns:
+                    self._mtimes_ns[path] = changed_ns
+                    self._read_peers(path)
         for run in [run for run, seen_at in self._seen_at.items() if now - seen_at > UNSEEN_S]:
             self._leave(run)
 
-    def _take_in(self, path: Path) -> None:
+    def _read_peers(self, path: Path) -> None:
         try:
             peers = read_peers(path)
             self._listen(path.parent, peers)
@@ -115,15 +118,15 @@ class AgentPeers:
 
     def _listen(self, directory: Path, peers: Peers) -> None:
         """Listen on the run's address, if possible on the previous agent's port, and publish the port."""
-        host, last = peers.own_host, read_listening(directory)
+        host, previous = peers.own_host, read_listening(directory)
         if host not in self._servers:
-            before = [last.port] if last is not None and last.host == host else []
-            self._servers[host] = HttpServer(host, [*before, 0], "exchange")
+            previous_ports = [previous.port] if previous is not None and previous.host == host else []
+            self._servers[host] = HttpServer(host, [*previous_ports, 0], "exchange")
             self._servers[host].serve(self._app)
         runs = self._runs_of.setdefault(directory, set())
         runs.add(peers.run)
         listening = ListeningAgent(host, self._servers[host].port, frozenset(runs))
-        if listening != last:
+        if listening != previous:
             replace_at_once(directory / PORT_FILE, directory / f".{PORT_FILE}.new", listening.to_json().encode())
 
     def _leave(self, run: int) -> RunExchange:
@@ -190,6 +193,7 @@ _REASONS: Final = {
     403: "Forbidden",
     404: "Not Found",
     WRONG_INSTANCE: "Conflict",
+    OTHER_PROTOCOL: "Upgrade Required",
     411: "Length Required",
     413: "Content Too Large",
     500: "Internal Server Error",
@@ -210,6 +214,10 @@ class Respondent(Protocol):
         Raises:
             WireError: The body is not a valid question.
         """
+        ...
+
+    def refuse(self) -> bytes:
+        """Return the answer to a question in another protocol."""
         ...
 
 
@@ -268,6 +276,8 @@ class ExchangeApp:
             is_new = self._replays.is_new(envelope)
         if not is_new:
             return 403, b""
+        if protocol_of(path) != EXCHANGE.number:
+            return OTHER_PROTOCOL, respondent.refuse()
         try:
             answer = respondent.respond(path, body)
         except WireError as error:

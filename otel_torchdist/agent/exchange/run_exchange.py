@@ -10,16 +10,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.exchange.codec import answer_of
+from otel_torchdist.agent.exchange.merging import all_ranks
 from otel_torchdist.agent.exchange.pace import PACE, Election, ExchangePace
 from otel_torchdist.agent.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
+from otel_torchdist.agent.exchange.steps import WORKERS, AnswerSteps, no_steps, steps_of
+from otel_torchdist.agent.exchange.versions import refuse_protocol
 from otel_torchdist.agent.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.judge.stall.events import (
     Follows,
@@ -33,30 +35,22 @@ from otel_torchdist.judge.stall.events import (
 )
 from otel_torchdist.judge.stall.watch import CHECK_S
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.rescue import Rescue
-from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.rank_state.rescue import Rescue
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.text import MemberRank
 from otel_torchdist.node.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
-from otel_torchdist.node.job.runs.membership import of_this_attempt
+from otel_torchdist.package import package_version
 
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 ROUND_S_PER_AGENT: Final = 0.002
 """Seconds added to a pause per agent: the time to process one answer, with a margin."""
 SHORTEST_PAUSE_S: Final = 0.05
-WORKERS: Final = 16
 MAX_CALLS: Final = 16
 """Maximum windows of calls to request at once."""
 MAX_SENT: Final = 3
 """Snapshots to keep after they were sent: the judging agent requests calls only after it has compared digests."""
 
 _logger = logging.getLogger("otel_torchdist")
-
-
-AnswerSteps = Callable[[int, bytes], bytes | None]
-"""Returns the calls of this node's ranks for a run and a question about steps; None if there is no answer."""
-
-
-def no_steps(_run: int, _question: bytes) -> None:
-    """Answer no question about steps."""
 
 
 class RunExchange:
@@ -89,21 +83,22 @@ class RunExchange:
         self._page_of_judge = ""
         self._changed = threading.Condition()
         self._has_changed = False
-        self._local: WorldSnapshot | None = None
+        self._local_world: WorldSnapshot | None = None
+        self._off_wall_ns = 0
         self._suspects_since: float | None = None
         self._judges_since: float | None = None
         self._round_began = float("-inf")
-        self._asked_at = float("-inf")
+        self._hurried_at = float("-inf")
         self._is_woken = self._was_hurried = False
-        self._received: Ruling | None = None
-        self._unread: Ruling | None = None
-        self._published: Ruling | None = None
-        self._unsent: Ruling | None = None
-        self._stacks: set[int] = set()
-        self._signals: set[int] = set()
+        self._received_ruling: Ruling | None = None
+        self._unread_ruling: Ruling | None = None
+        self._published_ruling: Ruling | None = None
+        self._unsent_ruling: Ruling | None = None
+        self._stack_requests: set[int] = set()
+        self._signal_requests: set[int] = set()
         self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
         self._rescues: Mapping[int, Rescue] = {}
-        self._rescues_received: Mapping[int, Rescue] = {}
+        self._judges_rescues: Mapping[int, Rescue] = {}
         self._sent: deque[WorldSnapshot] = deque(maxlen=MAX_SENT)
         self._stopping = False
         self.renew(peers)
@@ -142,26 +137,28 @@ class RunExchange:
         """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
-            self._local = world
+            self._local_world = world
+            self._hear_of_switch(world.switched_off_wall_ns)
             if suspects_stall != (self._suspects_since is not None):
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
             if self._judge(now) != self._own_id:
-                self._published = self._unsent = None
-                received, self._unread = self._unread or self._received, None
-                is_hurried = now - self._asked_at < self._pace.hurried_trust_s
-                return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
-            merged = self._all_ranks(world)
+                self._published_ruling = self._unsent_ruling = None
+                received, self._unread_ruling = self._unread_ruling or self._received_ruling, None
+                is_hurried = now - self._hurried_at < self._pace.hurried_trust_s
+                return Follows(received, is_hurried, self._judging_agent(now), self._judges_rescues, self._off_wall_ns)
+            merged = all_ranks(world, self._others.values(), self._ranks_of)
+            self._hear_of_switch(merged.switched_off_wall_ns)
             self._rescues = merged.rescues
             if self._suspects_since is None or self._judges_since is None:
-                return Leads(merged, self._own_id)
+                return Leads(merged, self._own_id, self._off_wall_ns)
             since = max(self._suspects_since, self._judges_since)
             # Older views may predate a death whose consequences this node has seen already.
             oldest_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
             is_in_doubt = any(other.is_in_doubt or other.is_behind(oldest_ns) for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < self._pace.hold_s:
                 return Undecided()
-            return Leads(merged, self._own_id)
+            return Leads(merged, self._own_id, self._off_wall_ns)
 
     def _judge(self, now: float) -> int:
         """Return the id of the judging agent. Note when this agent becomes it: a new judge has no answers yet."""
@@ -176,29 +173,13 @@ class RunExchange:
         judge = self._others.get(self._election.judge(now))
         return JudgingAgent(judge.peer.node if judge is not None else "", self._page_of_judge)
 
-    def _all_ranks(self, world: WorldSnapshot) -> WorldSnapshot:
-        ranks: dict[int, RankView] = dict(world.ranks)
-        unreachable: dict[int, str] = {}
-        for other in self._others.values():
-            for view in other.views:
-                is_over = view.is_dead or not view.alive
-                if other.is_lost and not is_over:
-                    unreachable[view.rank] = other.peer.node
-                elif view.rank not in ranks or not ranks[view.rank].alive:
-                    ranks[view.rank] = view
-            if other.is_lost and not other.views:  # it has asked us, but never answered
-                announced = self._ranks_of.get(other.peer.agent_id, frozenset[int]())
-                unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
-        ranks = {rank: ranks[rank] for rank in of_this_attempt({rank: view.life for rank, view in ranks.items()})}
-        return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
-
     def publish(self, ruling: Ruling | None) -> None:
         """See `PeerAgents`."""
-        if ruling is not self._published:
+        if ruling is not self._published_ruling:
             with self._changed:
-                self._published = ruling
+                self._published_ruling = ruling
                 # The last verdict on an ending job is withdrawn a moment later, but peers must receive it.
-                self._unsent = ruling or self._unsent
+                self._unsent_ruling = ruling or self._unsent_ruling
                 self._wake()
 
     def want_calls(self, windows: frozenset[tuple[Channel, int]]) -> None:
@@ -213,29 +194,24 @@ class RunExchange:
         """See `PeerAgents`."""
         with self._changed:
             for other in self._others.values():
-                if other.want(wanted):
+                if other.request_stacks(wanted):
                     self._wake()
 
     def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
         """See `PeerAgents`."""
         with self._changed:
-            wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
-            self._stacks, self._signals = set(), set()
+            wanted = StacksWanted(frozenset(self._stack_requests))
+            overdue = StacksOverdue(frozenset(self._signal_requests))
+            self._stack_requests, self._signal_requests = set(), set()
         return [request for request in (wanted, overdue) if request.nonces]
 
     # --- on any thread --------------------------------------------------------------------------------------------
 
     def ask_for_steps(self, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
-        """Ask all other agents for the calls of some steps, and wait for the answers.
-
-        Returns:
-            The answer of each agent (empty if none came), with its number of ranks.
-        """
+        """Ask all other agents that answer for the calls of some steps; see `steps_of`."""
         with self._changed:
             others = [other for other in self._others.values() if other.views and not other.is_lost]
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-steps") as pool:
-            answers = pool.map(functools.partial(PeerAgent.steps, question=question, timeout_s=timeout_s), others)
-            return [(answer, len(other.views)) for other, answer in zip(others, answers, strict=True)]
+        return steps_of(others, question, timeout_s)
 
     # --- on threads of the server ---------------------------------------------------------------------------------
 
@@ -249,26 +225,37 @@ class RunExchange:
             with self._changed:
                 self._is_woken = True
                 self._wake()
-            return encode(Answer(self._own_id, time.monotonic_ns(), self._suspects_since is not None))
+            return encode(self._without_ranks(self._suspects_since is not None))
         question = decode_question(body)
         with self._changed:
-            self._take(question)
-            world, before = self._local, list(self._sent)
+            self._take_question(question)
+            world, earlier = self._local_world, list(self._sent)
             suspects_stall = self._suspects_since is not None
             if world is not None:
                 self._sent.appendleft(world)
         if world is None:
-            return encode(Answer(self._own_id, time.monotonic_ns(), suspects_stall))
+            return encode(self._without_ranks(suspects_stall))
         now_ns = time.monotonic_ns()
-        answer = answer_of(world, self._own_id, suspects_stall, now_ns, question.calls, before)
-        return encode(replace(answer, age_ns=now_ns - (world.looked_ns or now_ns)))
+        answer = answer_of(world, self._own_id, suspects_stall, now_ns, question.calls, earlier)
+        version = package_version()
+        age_ns = now_ns - (world.looked_ns or now_ns)
+        return encode(replace(answer, age_ns=age_ns, off_wall_ns=self._off_wall_ns, version=version))
 
-    def _take(self, question: Question) -> None:
+    def _without_ranks(self, suspects_stall: bool) -> Answer:
+        return Answer(self._own_id, time.monotonic_ns(), suspects_stall, version=package_version())
+
+    def refuse(self) -> bytes:
+        """See `Respondent`."""
+        with self._changed:
+            return refuse_protocol(self._own_ranks)
+
+    def _take_question(self, question: Question) -> None:
         """Process a question from the judging agent, or from an agent that does not know yet that we are alive."""
         if question.agent_id == self._own_id or not 0 <= question.agent_id <= MAX_AGENT_ID:
             raise WireError("no other agent can have its id")
-        self._stacks.update(question.stacks)
-        self._signals.update(question.signals)
+        self._hear_of_switch(question.off_wall_ns)
+        self._stack_requests.update(question.stacks)
+        self._signal_requests.update(question.signals)
         # The asking agent may be announced to us only later, and may be out of reach by then.
         if question.agent_id in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
             self._ranks_of[question.agent_id] = frozenset(question.ranks)
@@ -278,12 +265,13 @@ class RunExchange:
             return
         now = time.monotonic()
         if question.is_hurried:
-            self._asked_at = now
+            self._hurried_at = now
         self._election.asked_by(question.agent_id, now, question.is_hurried)
         self._page_of_judge = question.page
-        self._rescues_received = question.rescues
-        self._received = ruling_from(question.ruling, self._run)
-        self._unread = self._received or self._unread  # kept until read, even if it is withdrawn first
+        self._judges_rescues = question.rescues
+        self._received_ruling = ruling_from(question.ruling, self._run)
+        # An unread ruling is kept until it is read, even if the judging agent withdraws it first.
+        self._unread_ruling = self._received_ruling or self._unread_ruling
 
     # --- on the thread of the exchange ----------------------------------------------------------------------------
 
@@ -306,8 +294,8 @@ class RunExchange:
             if judge != self._own_id:  # only the judging agent's answers are current
                 for other in others.values():
                     other.suspects_stall = False
-            is_neglected = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
-            if self._local is None:  # the run is over, or not seen yet
+            is_neglected = self._suspects_since is not None and now - self._hurried_at > self._pace.wake_after_s
+            if self._local_world is None:  # the run is over, or not seen yet
                 return
         if judge == self._own_id:
             self._ask_all(list(others.values()), now, is_hurried)
@@ -323,19 +311,31 @@ class RunExchange:
             self._is_woken = False
             # Agents that answer come first: silent agents block the workers until their timeout.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
-            own_ranks = self._local.ranks if self._local is not None else ()
-            ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
-            shared = (ruling, calls, self.page, self._rescues)
-            questions = [other.question(self._own_id, is_hurried, own_ranks, *shared) for other in due]
+            ruling, calls, self._unsent_ruling = self._published_ruling or self._unsent_ruling, self._wanted_calls, None
+            shared = (ruling, calls, self.page, self._rescues, self._off_wall_ns)
+            questions = [other.question(self._own_id, is_hurried, self._own_ranks, *shared) for other in due]
         answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
         with self._changed:
             self._round_began, self._was_hurried = now, is_hurried
+            for other in due:
+                self._hear_of_switch(other.off_wall_ns)
             for agent_id in [agent_id for agent_id in has_answered if agent_id < self._own_id]:
                 if has_answered[agent_id]:
                     self._election.answered(agent_id, time.monotonic())
                 else:
                     self._election.silent(agent_id, now)
+
+    def _hear_of_switch(self, off_wall_ns: int) -> None:
+        """Remember that recording was switched off on some node, also once that node's agent has left."""
+        if not self._off_wall_ns:
+            self._off_wall_ns = min(max(off_wall_ns, 0), time.time_ns())
+
+    @property
+    def _own_ranks(self) -> tuple[int, ...]:
+        """The ranks of this node, without processes of other worlds, whose numbers mean nothing elsewhere."""
+        ranks = self._local_world.ranks if self._local_world is not None else ()
+        return tuple(rank for rank in sorted(ranks) if not isinstance(rank, MemberRank))
 
     @property
     def _is_hurried(self) -> bool:

@@ -1,5 +1,8 @@
 """The messages between agents, in MessagePack: the state of ranks, and the rulings on them.
 
+Agents of different versions understand each other as long as both have the same number `EXCHANGE` in `formats`. A new
+field with a default needs no new number; every other change to these types and to the types within does.
+
 Times are on the monotonic clock of the sender; the receiver converts them to its own clock.
 """
 
@@ -13,11 +16,11 @@ import msgspec
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.judge.stall.events import Ruling
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.model.naming import plain_rank
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.rank_state.rescue import Rescue
+from otel_torchdist.model.reports.incident import Incident
 from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.text import plain_rank
 
 
 class WireError(TorchDistError):
@@ -46,10 +49,11 @@ class Question:
         ranks: The ranks of its node.
         ruling: Its ruling on the ongoing stall; None if there is none.
         stacks: Nonces of tapes whose ranks should write their stacks.
-        signals: Nonces of tapes whose ranks should be asked by a signal.
+        signals: Nonces of tapes whose ranks have not written their stacks, and should be asked again with a signal.
         calls: Windows of calls to send in full, by channel and number.
         page: Address of its live page; '' for none.
         rescues: State of each rank's rescue; empty if none has begun.
+        off_wall_ns: When recording was switched off on some node, in ns since the epoch; 0 if it was not.
     """
 
     agent_id: int
@@ -61,11 +65,12 @@ class Question:
     calls: tuple[tuple[Channel, int], ...] = ()
     page: str = ""
     rescues: dict[int, Rescue] = field(default_factory=dict[int, Rescue])
+    off_wall_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WireOperation:
-    """An operation of a rank.
+    """An operation in an answer.
 
     Attributes:
         view: The operation, without its group.
@@ -78,7 +83,7 @@ class WireOperation:
 
 @dataclass(frozen=True, slots=True)
 class WireRank:
-    """A rank.
+    """A rank in an answer.
 
     Attributes:
         view: The rank, without its operations and the fields dropped by `codec.without_local_fields`.
@@ -103,6 +108,8 @@ class Answer:
         ranks: The ranks of its node.
         age_ns: Age of the snapshot at `now_ns`. The agent answers on another thread than it reads tapes, so on a busy
             node the snapshot may be seconds old.
+        version: Version of its package; '' if unknown.
+        off_wall_ns: As in `Question`.
     """
 
     agent_id: int
@@ -111,6 +118,8 @@ class Answer:
     groups: tuple[GroupName, ...] = ()
     ranks: tuple[WireRank, ...] = ()
     age_ns: int = 0
+    version: str = ""
+    off_wall_ns: int = 0
 
 
 _T = TypeVar("_T")

@@ -44,7 +44,7 @@ def main(directory: str) -> None:
             return
         outputs = partial(outputs_from_environment, job=job_in(job_directory))
         agent = Agent(config, outputs, Priority(lowers_session=True), is_relayed=True).add(job)
-        Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
+        Foreground(agent, config.agent_linger, expects_scraper=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 
 

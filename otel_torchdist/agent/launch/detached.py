@@ -59,7 +59,7 @@ def run_detached(
     environ: dict[str, str],
     stderr: int,
     timeout_s: float,
-    last: bool,
+    is_program_over: bool,
     shell: str = SHELL,
     hold_ms: int = HOLD_MS,
 ) -> int:
@@ -72,7 +72,7 @@ def run_detached(
         environ: Its environment.
         stderr: Descriptor of its standard error; input and output are `/dev/null`.
         timeout_s: Time after which the intermediate process is killed.
-        last: Whether to start the command even if that disturbs the program, because the program has ended.
+        is_program_over: Whether the program has ended, so that the command may be started even if that disturbs it.
         shell: Path of the shell.
         hold_ms: Longest time that Python's other threads have to wait, in milliseconds.
 
@@ -89,7 +89,7 @@ def run_detached(
     threads = os.listdir(_THREADS)
     with _holding_gil(hold_ms):
         _LIBC.usleep(SETTLE_US)
-        if not last and _any_awaits(threads):
+        if not is_program_over and _any_awaits(threads):
             raise ChildrenAwaitedError
         # Not `subprocess`: it lets other threads run before it returns.
         process = os.posix_spawn(
@@ -145,12 +145,12 @@ def _read(path: str) -> bytes:
 def _is_reaped_at_once(process: int, hold_ms: int) -> bool:
     """Wait for a child, keeping the GIL; return whether it has been reaped."""
     try:
-        ended = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
+        child_end = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
     except OSError:  # the child has already been reaped, or the kernel has no pidfds
         return False
-    _LIBC.poll(ctypes.byref(ended), 1, hold_ms)
+    _LIBC.poll(ctypes.byref(child_end), 1, hold_ms)
     is_reaped = _LIBC.waitpid(process, None, os.WNOHANG) != 0
-    os.close(ended.fd)
+    os.close(child_end.fd)
     return is_reaped
 
 

@@ -20,7 +20,7 @@ _INTERPRETER: Final = re.compile(
 
 
 def find_interpreter() -> str:
-    """Return the path of a Python with this program's standard library; '' if there is none (see `why_none`)."""
+    """Return the path of a Python with this program's standard library; '' if there is none."""
     if _is_bundled():
         return ""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -30,7 +30,7 @@ def find_interpreter() -> str:
     return next((path for path in candidates if path and _has_interpreter_name(path)), "")
 
 
-def why_none() -> str:
+def why_no_interpreter() -> str:
     """Return why `find_interpreter` found none, as the first half of a sentence."""
     if _is_bundled():
         return f"{sys.executable or 'this program'} is an application with an embedded Python"

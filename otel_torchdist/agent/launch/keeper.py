@@ -21,14 +21,14 @@ from otel_torchdist import guard
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
-from otel_torchdist.node.job.directory import LOCK_NAME, START_LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME, START_LOCK_NAME
 from otel_torchdist.system.files.kept import KeptFile
 from otel_torchdist.system.files.locks import holder_of, is_file_locked, is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.this_process.end import ProcessEnd
 
 START_TIMEOUT_S: Final = 10.0
-"""Seconds after which an agent that has not begun to read has failed."""
+"""Seconds after which an agent that has not begun to read counts as failed."""
 MAX_STARTS: Final = 5
 STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
@@ -62,16 +62,16 @@ class AgentKeeper:
     """The rank's part in keeping an agent running for the job directory that it records to."""
 
     def __init__(
-        self, surroundings: KeeperSurroundings | None = None, has_no_agent: Callable[[Path], object] = lambda _: None
+        self, surroundings: KeeperSurroundings | None = None, on_no_agent: Callable[[Path], object] = lambda _: None
     ) -> None:
         """Keep no agent yet.
 
         Args:
             surroundings: None for the functions of this process.
-            has_no_agent: Callback with the base directory, for a job that no agent of this user will read.
+            on_no_agent: Called with the base directory of a job that no agent of this user will read.
         """
         self._surroundings = surroundings or KeeperSurroundings()
-        self._has_no_agent = has_no_agent
+        self._on_no_agent = on_no_agent
         self._directory: Path | None = None
         self._directory_keeper: _DirectoryKeeper | None = None
         self._process = os.getpid()
@@ -99,7 +99,7 @@ class AgentKeeper:
         if self._directory_keeper is None or self._directory_keeper.directory != directory:
             if self._directory_keeper is not None:
                 self._directory_keeper.close()
-            self._directory_keeper = _DirectoryKeeper(directory, self._surroundings, self._has_no_agent)
+            self._directory_keeper = _DirectoryKeeper(directory, self._surroundings, self._on_no_agent)
         return self._directory_keeper
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def is_read(directory: Path) -> bool:
     Not for ranks: closing the lock file would release the locks that they hold on it.
     """
     with contextlib.suppress(OSError):
-        return is_file_locked(directory / LOCK_NAME)
+        return is_file_locked(directory / READER_LOCK_NAME)
     return False
 
 
@@ -153,14 +153,14 @@ class _DirectoryKeeper:
     """
 
     def __init__(
-        self, directory: Path, surroundings: KeeperSurroundings, has_no_agent: Callable[[Path], object]
+        self, directory: Path, surroundings: KeeperSurroundings, on_no_agent: Callable[[Path], object]
     ) -> None:
         self.directory = directory
-        self._has_no_agent = has_no_agent
+        self._on_no_agent = on_no_agent
         self._surroundings = surroundings
         self._since_ns = surroundings.clock_ns()
         # Closing any descriptor of a file releases this process's locks on it, so each file stays open.
-        self._watch_lock = KeptFile(directory / LOCK_NAME, _FLAGS)
+        self._reader_lock = KeptFile(directory / READER_LOCK_NAME, _FLAGS)
         self._start_lock = KeptFile(directory / START_LOCK_NAME, _FLAGS)
         self._starting_since: float | None = None
         self._starting: threading.Thread | None = None
@@ -174,13 +174,13 @@ class _DirectoryKeeper:
 
     def check(self) -> None:
         self._relay.pass_on()
-        for lock in (self._watch_lock, self._start_lock):
+        for lock in (self._reader_lock, self._start_lock):
             lock.reopen()
-        is_read = is_locked_elsewhere(self._watch_lock.fileno())
+        is_read = is_locked_elsewhere(self._reader_lock.fileno())
         if is_read and not self._was_read:
             self._was_read = True
-            if not _belongs_to_this_user(holder_of(self._watch_lock.fileno())):
-                self._has_no_agent(self.directory.parent)  # another user's service, which only reads
+            if not _belongs_to_this_user(holder_of(self._reader_lock.fileno())):
+                self._on_no_agent(self.directory.parent)  # another user's service, which only reads
         if self._starting_since is not None:
             if is_read or self._now_s() - self._starting_since > START_TIMEOUT_S:
                 self._starting_since = None
@@ -188,7 +188,7 @@ class _DirectoryKeeper:
             return
         if is_read or self._has_given_up or self._must_put_off() or not try_lock(self._start_lock.fileno()):
             return
-        if is_locked_elsewhere(self._watch_lock.fileno()) or not self._may_start():
+        if is_locked_elsewhere(self._reader_lock.fileno()) or not self._may_start():
             unlock(self._start_lock.fileno())
             return
         self._starting_since = self._now_s()
@@ -198,7 +198,7 @@ class _DirectoryKeeper:
             self._starting.start()
         except RuntimeError:  # Python 3.12 starts no thread during shutdown
             self._starting = None
-            self._start(follows=False)
+            self._start(waits_until_ready=False)
 
     def _now_s(self) -> float:
         return self._surroundings.clock_ns() / 1e9
@@ -210,7 +210,7 @@ class _DirectoryKeeper:
         if self._starting is not None:
             self._detached.wait(FORK_TIMEOUT_S)  # else the start would be cut off when this process ends
         self._relay.close()
-        self._watch_lock.close()
+        self._reader_lock.close()
         self._start_lock.close()
 
     def _must_put_off(self) -> bool:
@@ -230,13 +230,14 @@ class _DirectoryKeeper:
             )
         return True
 
-    def _start(self, follows: bool = True) -> None:
+    def _start(self, waits_until_ready: bool = True) -> None:
         try:
             with guard.guarded("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
-                problem = self._surroundings.spawn(self.directory, self._detached.set, self._is_ending, follows)
+                spawn = self._surroundings.spawn
+                problem = spawn(self.directory, self._detached.set, self._is_ending, waits_until_ready)
                 if problem:
                     self._has_given_up = True
-                    self._has_no_agent(self.directory.parent)
+                    self._on_no_agent(self.directory.parent)
                     _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
         finally:
             self._detached.set()
@@ -250,7 +251,7 @@ class _DirectoryKeeper:
         if len(recent) >= MAX_STARTS:
             if not self._has_warned:
                 self._has_warned = True
-                self._has_no_agent(self.directory.parent)
+                self._on_no_agent(self.directory.parent)
                 _logger.warning(
                     "the agent has exited %d times within %d minutes and is not restarted until they have passed: "
                     "nothing of this job is exported until then; its log is %s",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.launch.detached import SHELL, has_shell, kill_session, run_detached
-from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_none
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_no_interpreter
+from otel_torchdist.environment_variables import OTEL_CONFIG_FILE, OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.system.files.kept import KeptDescriptor
 
 RUNS: Final = b"\0python\0"
@@ -56,9 +56,9 @@ _AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "aut
 
 def spawn_agent(
     directory: Path,
-    detached: Callable[[], object],
-    last: bool = False,
-    follows: bool = True,
+    on_detached: Callable[[], object],
+    is_program_over: bool = False,
+    waits_until_ready: bool = True,
     *,
     boot: str = BOOT,
     timeout_s: float = FORK_TIMEOUT_S,
@@ -68,9 +68,9 @@ def spawn_agent(
 
     Args:
         directory: The directory to read.
-        detached: Called as soon as the agent no longer needs this process.
-        last: See `run_detached`.
-        follows: Whether to wait, after `detached` was called, until the agent has loaded its modules.
+        on_detached: Called as soon as the agent no longer needs this process.
+        is_program_over: See `run_detached`.
+        waits_until_ready: Whether to wait, after `on_detached` was called, until the agent has loaded its modules.
         boot: Code that the agent's interpreter runs.
         timeout_s: See `FORK_TIMEOUT_S`.
         shell: See `run_detached`.
@@ -83,16 +83,17 @@ def spawn_agent(
     """
     python = find_interpreter()
     if not python:
-        return f"{why_none()}; OTEL_PYTHON_TORCHDIST_READER=thread needs none, or run `otel-torchdist agent` yourself"
+        cause = why_no_interpreter()
+        return f"{cause}; OTEL_PYTHON_TORCHDIST_READER=thread needs none, or run `otel-torchdist agent` yourself"
     path = [entry for entry in module_path(sys.path) if _AUTO_INSTRUMENTATION not in entry]
     try:
         with contextlib.closing(BootReport(RUNS, READY)) as report:
             code = boot if has_shell(shell) else boot.replace("import os\n", FORK)
             command = [python, *interpreter_flags(), "-c", code, str(directory), *path]
             with report.writing_end() as stderr:
-                session = run_detached(command, _environment(), stderr, timeout_s, last, shell)
-            detached()
-            return report.problem(python, session, timeout_s) if follows else ""
+                session = run_detached(command, _environment(), stderr, timeout_s, is_program_over, shell)
+            on_detached()
+            return report.problem(python, session, timeout_s) if waits_until_ready else ""
     except OSError as error:
         return str(error)
 
@@ -105,6 +106,9 @@ def _environment() -> dict[str, str]:
         del environ["PYTHONPATH"]
     # If the executable is not Python despite its name, it starts the training, which must not start another one.
     environ[OTEL_PYTHON_TORCHDIST_ENABLED] = "false"
+    if config_file := environ.get(OTEL_CONFIG_FILE, "").strip():  # may be relative to a directory that is left later
+        with contextlib.suppress(OSError):
+            environ[OTEL_CONFIG_FILE] = os.path.abspath(config_file)
     return environ
 
 
@@ -145,7 +149,7 @@ class BootReport:
     def problem(self, program: str, session: int, timeout_s: float) -> str:
         """Wait until the process is ready; return why it failed, or '' if it is ready.
 
-        If the program closes our end of the pipe, the outcome is unknown, and '' is returned.
+        If the training program closes our end of the pipe, the outcome is unknown, and '' is returned.
 
         Args:
             program: Path of the executable.

@@ -26,10 +26,10 @@ from otel_torchdist.agent.path_watch.steps import StepRange, histories_in, opera
 from otel_torchdist.analysis.critical_path.analysis import PathFinder
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.model.finding import PathLengths, SlowPart
+from otel_torchdist.model.reports.finding import PathLengths, SlowPart
 from otel_torchdist.sources.history.call_table import CallTable
 
-MOST_CALLS: Final = 65_536
+MAX_CALLS: Final = 65_536
 """Upper bound on calls of all ranks together: about 10 s of processor time and 100 MB."""
 TIMEOUT_S: Final = 120.0
 _NICE: Final = 10
@@ -43,7 +43,7 @@ with freezing_imports():
 main()
 """
 _SIZE: Final = struct.Struct("<I")
-_SHOWN: Final = 300
+_SHOWN_BYTES: Final = 300
 
 
 class ChildError(TorchDistError):
@@ -81,7 +81,7 @@ class PathTask:
     """A request to find the critical path of these steps.
 
     Attributes:
-        others: The calls of other nodes.
+        others: The calls of the other nodes' ranks.
         members: Ranks whose calls must all be known; without one of them, the path could lead to the wrong rank.
     """
 
@@ -96,7 +96,7 @@ class MeasuredPath:
     Attributes:
         lengths: Lengths of the path; None if there is no path.
         parts: The slow parts of the run.
-        calls: Number of calls. Beyond `MOST_CALLS`, no path is computed.
+        calls: Number of calls. Beyond `MAX_CALLS`, no path is computed.
         took_s: Processor time of the child in seconds.
     """
 
@@ -155,7 +155,7 @@ class Child:
             self._process.communicate()
             raise ChildError(str(error)) from error
         if self._process.returncode:
-            shown = errors[-_SHOWN:].decode(errors="replace").strip()
+            shown = errors[-_SHOWN_BYTES:].decode(errors="replace").strip()
             raise ChildError(f"exit code {self._process.returncode}: {shown}")
         return output
 
@@ -171,11 +171,11 @@ def main() -> None:
     (size,) = _SIZE.unpack(sys.stdin.buffer.read(_SIZE.size))
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=StepsTask)
     local_calls = NodeCalls(segments_of(map(Path, task.tapes), task.steps), len(task.tapes))
-    rest = sys.stdin.buffer.read()
-    if not rest:
+    second_task = sys.stdin.buffer.read()
+    if not second_task:
         answer = local_calls.segments
     else:
-        path_task = msgspec.msgpack.decode(rest, type=PathTask)
+        path_task = msgspec.msgpack.decode(second_task, type=PathTask)
         answer = msgspec.msgpack.encode(_path_result([local_calls, *path_task.others], path_task.members))
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
@@ -183,7 +183,7 @@ def main() -> None:
 
 def _path_result(nodes: Sequence[NodeCalls], members: frozenset[int]) -> MeasuredPath:
     calls = sum(operations_in(node.segments) for node in nodes)
-    path = _path(nodes, members) if calls <= MOST_CALLS else None
+    path = _path(nodes, members) if calls <= MAX_CALLS else None
     if path is None or not path.has_steps:
         return MeasuredPath(None, (), calls, time.process_time())
     return MeasuredPath(lengths_of(path), tuple(slow_parts_of(path)), calls, time.process_time())

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath
-from otel_torchdist.analysis.critical_path.result import sentence
-from otel_torchdist.model.finding import FindingKind, Gain, PathLengths, SlowPart
-from otel_torchdist.model.units import duration, share
+from otel_torchdist.analysis.critical_path.wording import describe_cause
+from otel_torchdist.model.reports.finding import FindingKind, Gain, PathLengths, SlowPart
+from otel_torchdist.model.text import duration, share
 
-LEAST_SHARE: Final = 0.1
+MIN_SHARE: Final = 0.1
 """Minimum share of a step that a cause must cost; the same as for stragglers."""
-HELD: Final = 3
+MIN_PATHS: Final = 3
 """Consecutive paths that must contain a cause before it is reported, and lack it before it is over.
 
 If ranks differ by chance alone, about one path in a hundred names a rank.
 """
-HELD_S: Final = 30.0
+PERSISTENCE_S: Final = 30.0
 """Seconds for which a cause must persist: on a busy machine, a rank may get less processor time for several seconds."""
 MAX_REPORTED: Final = 64
 """Maximum slow parts reported of a run over its lifetime; more would add no information."""
-MOST_RANKS: Final = 16
+MAX_RANKS: Final = 16
+"""Maximum ranks whose lengths are shown in metrics."""
 
 _Key = tuple[FindingKind, tuple[int, ...]]
 
@@ -30,17 +31,17 @@ class SlowParts:
     """The slow parts of one run.
 
     Attributes:
-        gone: Reported parts that ended with the last path.
+        ended: Reported parts that ended with the last path.
     """
 
-    def __init__(self, held_s: float = HELD_S) -> None:
-        """Start without slow parts; report a part once it has persisted for `held_s` seconds."""
-        self._held_s = held_s
+    def __init__(self, persistence_s: float = PERSISTENCE_S) -> None:
+        """Start without slow parts; report a part once it has persisted for `persistence_s` seconds."""
+        self._persistence_s = persistence_s
         self._streaks: dict[_Key, _Streak] = {}
         self._absences: dict[_Key, int] = {}
         self._reported_parts: dict[_Key, SlowPart] = {}
         self._reported_count = 0
-        self.gone: list[SlowPart] = []
+        self.ended: list[SlowPart] = []
 
     def update(self, parts: Iterable[SlowPart], now_s: float) -> list[SlowPart]:
         """Add the slow parts of the next path.
@@ -55,13 +56,14 @@ class SlowParts:
         by_key = {(part.kind, part.ranks): part for part in parts}
         self._streaks = {key: self._streaks.get(key, _Streak(0, now_s)).extended() for key in by_key}
         self._absences = {key: self._absences.get(key, 0) + 1 for key in self._reported_parts.keys() - by_key.keys()}
-        self.gone = [self._reported_parts.pop(key) for key, times in self._absences.items() if times >= HELD]
-        held = (
+        self.ended = [self._reported_parts.pop(key) for key, times in self._absences.items() if times >= MIN_PATHS]
+        persistent = (
             key
             for key, streak in self._streaks.items()
-            if streak.paths >= HELD and now_s - streak.since_s >= self._held_s
+            if streak.paths >= MIN_PATHS and now_s - streak.since_s >= self._persistence_s
         )
-        due = [by_key[key] for key in held if key not in self._reported_parts][: MAX_REPORTED - self._reported_count]
+        new = [by_key[key] for key in persistent if key not in self._reported_parts]
+        due = new[: MAX_REPORTED - self._reported_count]
         self._reported_count += len(due)
         self._reported_parts.update(((part.kind, part.ranks), part) for part in due)
         return due
@@ -80,7 +82,7 @@ class _Streak(NamedTuple):
 def slow_parts_of(path: CriticalPath) -> Iterator[SlowPart]:
     """Yield the slow parts of a path: for each rank its greatest cause, unless its whole node or stage is slow."""
     seen: set[int] = set()
-    causes = [cause for cause in path.causes if cause.gain_ns >= LEAST_SHARE * path.step_ns]
+    causes = [cause for cause in path.causes if cause.gain_ns >= MIN_SHARE * path.step_ns]
     for cause in sorted(causes, key=lambda cause: -len(cause.ranks)):
         kind = _slow_kind(cause.kind)
         if kind is not None and not seen.issuperset(cause.ranks):
@@ -114,13 +116,13 @@ def _part(cause: Cause, kind: FindingKind, path: CriticalPath) -> SlowPart:
         step_s=path.step_ns / 1e9,
         steps=len(path.steps),
         compared=path.ranks,
-        text=f"{sentence(cause, path.group_names)}; without that, steps would be up to {gain} shorter",
+        text=f"{describe_cause(cause, path.group_names)}; without that, steps would be up to {gain} shorter",
     )
 
 
 def lengths_of(path: CriticalPath) -> PathLengths:
-    """Return the lengths of a path that metrics show, with the `MOST_RANKS` longest ranks."""
-    ranks = sorted(path.by_rank, key=lambda rank: (-rank.on_path_ns, rank.rank))[:MOST_RANKS]
+    """Return the lengths of a path that metrics show, with the `MAX_RANKS` longest ranks."""
+    ranks = sorted(path.by_rank, key=lambda rank: (-rank.on_path_ns, rank.rank))[:MAX_RANKS]
     return PathLengths(
         kinds={kind.value: length_ns / 1e9 for kind, length_ns in path.by_kind.items()},
         ranks={rank.rank: rank.on_path_ns / 1e9 for rank in ranks if rank.on_path_ns},

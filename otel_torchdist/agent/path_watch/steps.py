@@ -20,11 +20,11 @@ from otel_torchdist.sources.archive.segment import Segment
 from otel_torchdist.sources.archive.tapes import moment_of, origin_of, read_to_end
 from otel_torchdist.tape.reading.reader import TapeReader
 
-_FIRST_TRY: Final = 1_024
+_FIRST_COUNT: Final = 1_024
 """Newest records to read at first. The number is quadrupled until the records contain all steps."""
 MAX_STEPS: Final = 64
 MAX_BYTES: Final = 1 << 20
-"""Maximum bytes of one node's segments: there may be hundreds of nodes, and the calls analysed are limited anyway."""
+"""Maximum bytes of one node's segments: there may be hundreds of nodes, and the calls analyzed are limited anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _segment_of(path: Path, steps: StepRange) -> bytes:
 
 def _read_back_to(tape: TapeReader, steps: StepRange) -> tuple[list[Operation], list[StepMark], list[Activity]]:
     """Read the newest records, back to the end of the step before the first requested step."""
-    count = _FIRST_TRY
+    count = _FIRST_COUNT
     while True:
         reader = tape.another()
         reader.skip_to_newest(count)

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.path_watch.child import MOST_CALLS, Child, ChildError, MeasuredPath, NodeCalls
-from otel_torchdist.agent.path_watch.findings import HELD_S, SlowParts
+from otel_torchdist.agent.path_watch.child import MAX_CALLS, Child, ChildError, MeasuredPath, NodeCalls
+from otel_torchdist.agent.path_watch.findings import PERSISTENCE_S, SlowParts
 from otel_torchdist.agent.path_watch.steps import StepRange
 from otel_torchdist.analysis.parallelism.calls import FIRST_STEADY
 from otel_torchdist.judge.stall.events import Event
 from otel_torchdist.judge.stall.findings import slow
 from otel_torchdist.judge.stall.findings.slow import PathMeasured
-from otel_torchdist.model.finding import JudgedWorld
+from otel_torchdist.model.reports.finding import JudgedWorld
 from otel_torchdist.model.snapshot import WorldSnapshot
 
-MOST_STEPS: Final = 16
-LEAST_STEPS: Final = 8
-"""Minimum steps per path: over fewer steps, a cause cannot be told from chance."""
+MAX_STEPS: Final = 16
+MIN_STEPS: Final = 8
+"""Minimum steps per path: over fewer steps, a cause cannot be distinguished from chance."""
 ANSWER_S: Final = 10.0
 _MAX_EVENTS: Final = 256
 
@@ -48,7 +48,7 @@ class Pace:
         longest_wait_s: Upper bound of the doubled `first_wait_s`.
         share: Share of one core that measurements may take on a node.
         credit_s: Maximum unused processor time to save up, in seconds. A new agent has all of it, so it measures soon.
-        held_s: Seconds for which a rank, node or stage must have been slow before it is reported.
+        persistence_s: Seconds for which a rank, node or stage must have been slow before it is reported.
     """
 
     check_s: float = 1.0
@@ -56,7 +56,7 @@ class Pace:
     longest_wait_s: float = 30.0
     share: float = 0.01
     credit_s: float = 2.0
-    held_s: float = HELD_S
+    persistence_s: float = PERSISTENCE_S
 
 
 DEFAULT_PACE: Final = Pace()
@@ -95,14 +95,14 @@ class _RunState:
     Attributes:
         wait_s: Minimum seconds from the last measurement to the next.
         parts: The slow ranks, nodes and stages of the run.
-        steps: Maximum steps per path; below `LEAST_STEPS` if even these have too many calls to analyse.
+        steps: Maximum steps per path; below `MIN_STEPS` if even these have too many calls to analyze.
         last_step: Last step of the last path.
         measured_at: Monotonic time in seconds of the last measurement.
     """
 
     wait_s: float
     parts: SlowParts
-    steps: int = MOST_STEPS
+    steps: int = MAX_STEPS
     last_step: int = FIRST_STEADY
     measured_at: float = float("-inf")
 
@@ -110,11 +110,11 @@ class _RunState:
         """Return the steps for the next path, all after the last path; None if no path is due yet."""
         last = run.ended_step
         first = max(last - self.steps, self.last_step) + 1
-        if last - first + 1 < LEAST_STEPS or now - self.measured_at < self.wait_s:
+        if last - first + 1 < MIN_STEPS or now - self.measured_at < self.wait_s:
             return None
         return StepRange(first, last)
 
-    def begin(self, steps: StepRange, now: float, pace: Pace) -> None:
+    def note_start(self, steps: StepRange, now: float, pace: Pace) -> None:
         """Record that a path over these steps is being measured."""
         if self.measured_at > 0:
             self.wait_s = min(2 * self.wait_s, pace.longest_wait_s)
@@ -122,7 +122,7 @@ class _RunState:
 
 
 class Credit:
-    """A budget of processor time."""
+    """A budget of processor time, which grows by `Pace.share` of the time that passes."""
 
     def __init__(self, pace: Pace, now: float) -> None:
         """Start with the full credit."""
@@ -186,7 +186,7 @@ class PathWatch:
     def _measure_next(self, now: float) -> None:
         watched = {run.world.run: run for run in self._watched}
         self._runs = {
-            run: self._runs.get(run) or _RunState(self._pace.first_wait_s, SlowParts(self._pace.held_s))
+            run: self._runs.get(run) or _RunState(self._pace.first_wait_s, SlowParts(self._pace.persistence_s))
             for run in watched
         }
         if not self._credit.is_left(now):
@@ -195,7 +195,7 @@ class PathWatch:
             state = self._runs[run]
             steps = state.due(watched[run], now)
             if steps is not None:
-                state.begin(steps, now, self._pace)
+                state.note_start(steps, now, self._pace)
                 self._measure(watched[run], state, steps)
                 return
 
@@ -211,7 +211,7 @@ class PathWatch:
         finally:
             self._child = None
         self._credit.take(result.took_s)
-        if result.calls > MOST_CALLS:
+        if result.calls > MAX_CALLS:
             state.steps //= 2
         self._events.extend(_events_of(result, run, state.parts))
 
@@ -224,12 +224,12 @@ def _events_of(result: MeasuredPath, run: RunToWatch, parts: SlowParts) -> list[
     return [
         PathMeasured(judged.run, result.lengths),
         *(slow.finding_of(part, judged) for part in new),
-        *(slow.over_of(part, judged.run) for part in parts.gone),
+        *(slow.over_of(part, judged.run) for part in parts.ended),
     ]
 
 
-class StepsOnRequest:
-    """Answers to other agents' requests for the calls of some steps; one request at a time."""
+class StepsResponder:
+    """Answers other agents' requests for the calls of some steps, one request at a time."""
 
     def __init__(self, answer_s: float = ANSWER_S, child: type[Child] = Child) -> None:
         """Start without runs.

@@ -1,1 +1,1 @@
-"""Reads tapes: what each turn of a reader does, and how far it has come with each."""
+"""Reads tapes: what a reader does in each turn, and how much of each tape it has read."""

@@ -2,14 +2,17 @@
 
 The checkpoint is written before spans are sent: if an agent is killed, its unsent spans are lost, and no span id is
 sent twice. Counts stay exact, because the next agent reads the records since the last checkpoint again.
+
+The next agent may be of another version. It continues if both have the same number `STATE` in `formats`. A new field
+with a default needs no new number; every other change to `Checkpoint`, and to the types within, does.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import logging
 import os
+import re
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +22,10 @@ import msgspec
 from msgspec import Meta
 
 from otel_torchdist.agent.reading.followed_rank import ReadingState
-from otel_torchdist.model.naming import readable
+from otel_torchdist.formats import STATE
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.directory import CHECKPOINT_NAME, list_tapes
+from otel_torchdist.package import package_version
 from otel_torchdist.system.files.others import is_transient, read_regular, reason
 from otel_torchdist.system.files.owned import replace_at_once
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
@@ -29,8 +34,10 @@ MAX_BYTES: Final = 1 << 20
 MAX_BYTES_OF_TAPE: Final = 256 << 10
 MAX_TAPES: Final = 512
 _BUCKETS: Final = len(BOUNDS_S) + 1
-_VERSION: Final = f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()
+_VERSION: Final = package_version()
 """Looked up at import: without free file descriptors, `importlib.metadata` reports that the package is missing."""
+_HEAD: Final = re.compile(rb"otel-torchdist state ([0-9]{1,9}) ([ -~]{0,64})\n")
+"""The first line, in every format: the number of the format, and the version of the package that wrote it."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -94,7 +101,7 @@ def save(directory: Path, checkpoint: Checkpoint, owner: int | None = None) -> N
         OSError: No space is left, the directory is gone, or a number does not fit into MessagePack's integers.
     """
     try:
-        content = _VERSION + _encoder.encode(checkpoint)
+        content = f"otel-torchdist state {STATE.number} {_VERSION}\n".encode() + _encoder.encode(checkpoint)
     except (OverflowError, ValueError, TypeError) as error:
         raise OSError(errno.ERANGE, str(error)) from error
     sealed = zlib.crc32(content).to_bytes(4, "little") + content
@@ -124,10 +131,14 @@ def load(directory: Path, owner: int | None = None) -> Checkpoint | None:
     checksum, content = sealed[:4], sealed[4:]
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
         return _warn(path, "its checksum is wrong")
-    if not content.startswith(_VERSION):
-        return _warn(path, "it was written by another version of otel_torchdist")
+    head = _HEAD.match(content)
+    if head is None:
+        return _warn(path, "it does not begin with the version that wrote it")
+    if int(head[1]) != STATE.number:
+        written_by = f"{STATE.name} {int(head[1])}, of otel-torchdist {head[2].decode()}"
+        return _warn(path, f"{written_by}; this is otel-torchdist {_VERSION}, which reads {STATE.name} {STATE.number}")
     try:
-        return _decoder.decode(memoryview(content)[len(_VERSION) :])
+        return _decoder.decode(memoryview(content)[head.end() :])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return _warn(path, readable(str(error), 200))
 

@@ -42,7 +42,7 @@ class FollowedRank:
         ended_at: Monotonic time in seconds at which the tape's end was seen.
         unlocked_at: Monotonic time in seconds at which the tape's lock was first seen free.
         has_been_read: Whether the tape has been polled.
-        is_neighbour: Whether the tape belongs to another job, which another agent exports.
+        is_neighbor: Whether the tape belongs to another job, which another agent exports.
     """
 
     tape: TapeReader
@@ -52,7 +52,7 @@ class FollowedRank:
     ended_at: float | None = None
     unlocked_at: float | None = None
     has_been_read: bool = False
-    is_neighbour: bool = False
+    is_neighbor: bool = False
 
     @property
     def spans_dropped(self) -> int:

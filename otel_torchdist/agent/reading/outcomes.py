@@ -1,4 +1,4 @@
-"""Shows stalls, findings and the ends of attempts in the metrics, and tells the launcher of concluded attempts."""
+"""Shows stalls, findings and the ends of attempts in the metrics, and notes concluded attempts for the launcher."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from otel_torchdist.judge.stall.events import (
     IncidentHandedOver,
     IncidentResolved,
     MarkerDue,
+    RecordingSwitchedOff,
     Ruling,
     RunSeen,
     StacksOverdue,
@@ -23,10 +24,10 @@ from otel_torchdist.judge.stall.findings.slow import PathMeasured
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared, Lateness
 from otel_torchdist.judge.stall.incidents.incident import run_of
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
-from otel_torchdist.model.finding import Finding, FindingOver, PathLengths
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.naming import compress_ranks, listed_ranks
+from otel_torchdist.model.rank_state.lives import RankLife
+from otel_torchdist.model.reports.finding import Finding, FindingOver, PathLengths
 from otel_torchdist.model.snapshot import WorldSnapshot, life_in
+from otel_torchdist.model.text import compress_ranks, listed_ranks
 from otel_torchdist.node.job.agent_notes import note_concluded
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
@@ -54,7 +55,7 @@ def show(event: Event, metrics: NodeMetrics) -> None:
                 metrics.add_arrivals(event.run, lateness.group, _counts_of(lateness))
         case PathMeasured():
             metrics.set_path(event.run, _path_of(event.lengths))
-        case MarkerDue() | TimeoutShort() | StacksWanted() | StacksOverdue():
+        case MarkerDue() | TimeoutShort() | RecordingSwitchedOff() | StacksWanted() | StacksOverdue():
             pass
 
 
@@ -113,7 +114,11 @@ class AttemptEnds:
         self._shown: dict[Path, _End] = {}
 
     def update(
-        self, events: Iterable[Event], seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool
+        self,
+        events: Iterable[Event],
+        seen: Iterable[RunSeen],
+        tapes: Mapping[int, TapeReader],
+        is_verdict_pending: bool,
     ) -> bool:
         """Process one turn of the reader; return whether an attempt has ended in it.
 
@@ -121,18 +126,18 @@ class AttemptEnds:
             events: Events of the turn.
             seen: The runs, as of this turn.
             tapes: The tapes being read, by nonce.
-            is_awaited: Whether a verdict on ranks that have ended is still pending.
+            is_verdict_pending: Whether a verdict on ranks that have ended is still pending.
         """
         before = dict(self._shown)
         runs = {run_of(run_seen.world): run_seen for run_seen in seen}
         for event in events:
-            self._take(event, runs, tapes)
+            self._process(event, runs, tapes)
         for run, run_seen in runs.items():
-            self._take_ruling(run, run_seen)
+            self._remember_ruling(run, run_seen)
         self._verdicts = {run: status for run, status in self._verdicts.items() if run in runs}
         for directory, worlds in _by_directory(runs, tapes).items():
             self._drop_if_stepping(directory, worlds)
-            if not is_awaited and all(is_gone(world) for world in worlds):
+            if not is_verdict_pending and all(is_gone(world) for world in worlds):
                 self._note_end(directory, worlds, tapes)
         return any(before.get(directory) != end for directory, end in self._shown.items())
 
@@ -142,7 +147,7 @@ class AttemptEnds:
         if shown is not None:
             self._metrics.clear_end(shown.status.run_id)
 
-    def _take(self, event: Event, runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> None:
+    def _process(self, event: Event, runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> None:
         if isinstance(event, VerdictGiven):
             self._verdicts[event.incident.run] = _end_status_of(
                 event.verdict, event.incident.run, event.incident.trace_id
@@ -160,7 +165,7 @@ class AttemptEnds:
             case Outcome.OUT_OF_SIGHT:
                 pass
 
-    def _take_ruling(self, run: int, seen: RunSeen) -> None:
+    def _remember_ruling(self, run: int, seen: RunSeen) -> None:
         """Remember the ruling of another agent while it holds."""
         if seen.judge is None:
             return
@@ -259,13 +264,13 @@ class Conclusions:
         """Start without concluded attempts."""
         self._noted: dict[Path, int] = {}
 
-    def update(self, seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool) -> None:
+    def update(self, seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_verdict_pending: bool) -> None:
         """Note newly concluded attempts. Call this after everything else of the turn has been reported.
 
         Args:
             seen: The runs, as of this turn.
             tapes: The tapes being read, by nonce.
-            is_awaited: Whether a verdict on ranks that have ended is still pending.
+            is_verdict_pending: Whether a verdict on ranks that have ended is still pending.
         """
         worlds_of: dict[Path, list[WorldSnapshot]] = {}
         for run_seen in seen:
@@ -274,7 +279,7 @@ class Conclusions:
                 worlds_of.setdefault(directory, []).append(run_seen.world)
         for directory, worlds in worlds_of.items():
             newest_ns = max(map(created_ns, worlds))
-            if is_awaited or not all(map(is_gone, worlds)) or self._noted.get(directory) == newest_ns:
+            if is_verdict_pending or not all(map(is_gone, worlds)) or self._noted.get(directory) == newest_ns:
                 continue
             self._noted[directory] = newest_ns
             owner = next(tape.owner for tape in tapes.values() if tape.path.parent == directory)

@@ -24,9 +24,10 @@ from otel_torchdist.judge.stall.events import Event, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import Announcer
 from otel_torchdist.judge.stall.reporting.reporter import StallReporter
 from otel_torchdist.judge.stall.watch import StallWatch
-from otel_torchdist.model.finding import Finding, FindingOver, LinkTarget
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.rank_state.lives import RankLife
+from otel_torchdist.model.reports.finding import Finding, FindingOver
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.node.machine.reader import WatchedRank
 from otel_torchdist.node.machine.watch import MachineWatch
 from otel_torchdist.node.processes.death_watch import DeathWatch
@@ -35,7 +36,7 @@ from otel_torchdist.show.live.feed import LiveFeed
 from otel_torchdist.sources.archive.tapes import TapeArchive
 from otel_torchdist.sources.archive.writer import ArchiveWriter
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.telemetry.export.environment import described_beyond
+from otel_torchdist.telemetry.export.environment import attributes_beyond_resource
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.export.providers import PromptPush
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -118,7 +119,7 @@ class Reader:
         self.incidents: list[Event] = []
         self.failed: dict[int, Exception] = {}
         self._is_behind = False
-        self._has_cut = False
+        self._has_skipped = False
         self._losses = LossLog()
         self.shares = shares or MemoryShares()
         self.slow_s = SLOW_S
@@ -130,11 +131,11 @@ class Reader:
 
     def spans_dropped(self) -> int:
         """Return the number of spans lost because the exporter did not accept them in time."""
-        held = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
-        return self._spans_dropped + held + self._outputs.sink.dropped
+        dropped = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
+        return self._spans_dropped + dropped + self._outputs.sink.dropped
 
     def follow(
-        self, tape: TapeReader, exported: bool = True, before: ReadingState | None = None, is_neighbour: bool = False
+        self, tape: TapeReader, exported: bool = True, before: ReadingState | None = None, is_neighbor: bool = False
     ) -> None:
         """Start reading a tape.
 
@@ -142,20 +143,20 @@ class Reader:
             tape: The tape; the reader closes it.
             exported: Whether to export its spans and metrics. If not, it is only watched for stalls.
             before: State of an earlier reader, to continue from; None to read from the oldest record.
-            is_neighbour: Whether the tape belongs to another job, which another agent exports.
+            is_neighbor: Whether the tape belongs to another job, which another agent exports.
         """
         identity = tape.identity
         spans = metrics = None
         if exported:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
-            describe = partial(described_beyond, self._outputs.resource, self._outputs.describes_job, tape)
+            describe = partial(attributes_beyond_resource, self._outputs.resource, self._outputs.describes_job, tape)
             outputs = self._outputs
             spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.add_exemplars, describe, self._run_of)
-        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics, is_neighbour=is_neighbour)
+        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics, is_neighbor=is_neighbor)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
-        self.watch.follow(tape, exported and before is None, is_neighbour)
+        self.watch.follow(tape, exported and before is None, is_neighbor)
         if before is not None:
             self.watch.observe(identity.nonce, rank.resume(before))
 
@@ -175,13 +176,13 @@ class Reader:
 
     @property
     def tapes(self) -> list[TapeReader]:
-        """The tapes being read, without neighbours."""
-        return [rank.tape for rank in self._ranks.values() if not rank.is_neighbour]
+        """The tapes being read, without neighbors."""
+        return [rank.tape for rank in self._ranks.values() if not rank.is_neighbor]
 
     @property
-    def neighbours(self) -> int:
+    def neighbors(self) -> int:
         """Number of tapes of other jobs being read."""
-        return sum(rank.is_neighbour for rank in self._ranks.values())
+        return sum(rank.is_neighbor for rank in self._ranks.values())
 
     def life_of(self, tape: TapeReader) -> RankLife:
         """Return the state of a tape's writer; `RUNNING` also while its end is not established.
@@ -193,8 +194,8 @@ class Reader:
 
     @property
     def any_running(self) -> bool:
-        """Whether any tape has not ended yet; neighbours do not count."""
-        return any(rank.ended_at is None for rank in self._ranks.values() if not rank.is_neighbour)
+        """Whether any tape has not ended yet; neighbors do not count."""
+        return any(rank.ended_at is None for rank in self._ranks.values() if not rank.is_neighbor)
 
     def turn(self, watches: bool = True, is_last: bool = False) -> None:
         """Read all new records, judge them, and report the result.
@@ -206,7 +207,7 @@ class Reader:
         began_ns = time.monotonic_ns()
         self._read_all(keeps_up=is_last)
         if self._machine is not None:
-            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None and not rank.is_neighbour]
+            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None and not rank.is_neighbor]
             self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
         self.incidents = []
         if watches:
@@ -219,8 +220,8 @@ class Reader:
         has_ended = self._ends.update(
             self.incidents, self.watch.seen if watches else (), tapes, self.watch.awaits_last_verdict
         )
-        is_open = self.watch.awaits_last_verdict or (self._announcer is not None and self._announcer.is_announcing)
-        self._conclusions.update(self.watch.seen if watches else (), tapes, is_open)
+        is_pending = self.watch.awaits_last_verdict or (self._announcer is not None and self._announcer.is_announcing)
+        self._conclusions.update(self.watch.seen if watches else (), tapes, is_pending)
         if has_ended or any(isinstance(event, VerdictGiven) for event in self.incidents):
             self._push.request()
         for nonce, rank in list(self._ranks.items()):
@@ -237,7 +238,7 @@ class Reader:
         """
         now_ns = time.monotonic_ns()
         self._is_behind = self._is_behind and not keeps_up
-        self._has_cut = False
+        self._has_skipped = False
         self.failed = {}
         for nonce in list(self._ranks):
             if self.shares.is_exceeded(self._ranks[nonce].tape.owner):
@@ -246,7 +247,7 @@ class Reader:
                 self._read(nonce, now_ns)
             except Exception as error:  # one bad tape must not affect the others
                 self.failed[nonce] = error
-        self._is_behind = time.monotonic_ns() - now_ns > self.slow_s * 1e9 or (self._is_behind and self._has_cut)
+        self._is_behind = time.monotonic_ns() - now_ns > self.slow_s * 1e9 or (self._is_behind and self._has_skipped)
 
     def report(self, events: Iterable[Event]) -> None:
         """Report events in spans, logs and metrics, whether found by this reader or another component."""
@@ -270,14 +271,14 @@ class Reader:
             # In this order, so that all records that a process writes before it releases its lock are read.
             alive = rank.tape.is_alive()
             status = rank.tape.status()
-            batch = rank.tape.poll(is_behind=self._is_behind and alive)
-            if not alive and self._silent_ends.has_left(rank.tape):
+            batch = rank.tape.poll(may_skip=self._is_behind and alive)
+            if not alive and self._silent_ends.exited_silently(rank.tape):
                 status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
             _logger.warning("a tape can no longer be read: %s", error)
             self._forget(nonce)
             return
-        self._has_cut |= batch.is_cut
+        self._has_skipped |= batch.is_cut
         self._losses.note(rank, batch)
         self.watch.observe(nonce, batch)
         self.shares.update(rank.tape, self.watch.channels_of(nonce))
@@ -302,7 +303,7 @@ class Reader:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
                 if life is not RankLife.RUNNING:
-                    rank.metrics.gone(cleanly=life is RankLife.FINISHED)
+                    rank.metrics.mark_ended(cleanly=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
@@ -331,11 +332,11 @@ class Reader:
         rank = self._ranks.get(nonce)
         if rank is None or rank.spans is None:
             return None
-        rank.spans.stalled(number, incident)
+        rank.spans.mark_stalled(number, incident)
         return rank.spans.end_segment(now_ns, incident)
 
     def close(self, watches: bool = True) -> None:
-        """Read the rest, end all spans, and flush. Spans of live ranks stay open for the next reader.
+        """Read the remaining records, end all spans, and flush. Spans of live ranks stay open for the next reader.
 
         Args:
             watches: As for `turn`. If True, the end of an incident is reported.

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_torchdist.analysis.clocks.offsets import ClockOffset, MeetingTimes, OffsetLine, OffsetSample, reversed_samples
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.units import duration
+from otel_torchdist.model.text import duration, name_ranks
 from otel_torchdist.sources.history.call_table import RankCalls
 
 _Chain = Sequence[OffsetLine]
@@ -51,8 +50,8 @@ class Alignment:
 
     def on_clock_of(self, rank: int, epoch_ns: int) -> int:
         """Convert nanoseconds since the epoch to a rank's time."""
-        about_ns = epoch_ns - self.wall_offset_ns - self._by_rank[rank].offset_ns
-        return about_ns + epoch_ns - self.epoch_ns(rank, about_ns)
+        nearby_ns = epoch_ns - self.wall_offset_ns - self._by_rank[rank].offset_ns
+        return nearby_ns + epoch_ns - self.epoch_ns(rank, nearby_ns)
 
     @property
     def is_one_clock(self) -> bool:
@@ -74,12 +73,12 @@ class Alignment:
         """The method and the accuracy of the alignment, as a sentence."""
         if self.is_one_clock:
             return "all ranks are on one monotonic clock"
-        who = f"{len(self.clocks)} nodes" if self.are_named else "ranks"
+        subject = f"{len(self.clocks)} nodes" if self.are_named else "ranks"
         by_wall = [clock for clock in self.clocks if clock.bound_ns is None]
         if len(by_wall) == len(self.clocks) - 1:  # all but the reference
-            text = f"{who} are aligned by their wall clocks, and are only as accurate as these"
+            text = f"{subject} are aligned by their wall clocks, and are only as accurate as these"
         else:
-            text = f"{who} are aligned by the operations in which their ranks meet, to ± {duration(self.bound_ns)}"
+            text = f"{subject} are aligned by the operations in which their ranks meet, to ± {duration(self.bound_ns)}"
             if by_wall:
                 alone = sorted(rank for clock in by_wall for rank in clock.ranks)
                 text += f"; {name_ranks(alone)} shared no operation with others, and wall clocks align them"
@@ -133,20 +132,20 @@ class ClockAligner:
     def _chains(self, order: Sequence[str]) -> dict[str, _Chain]:
         """Return the shortest chain to the reference for each clock that has one."""
         samples = self._meetings.samples(order)
-        neighbours: dict[str, list[str]] = {}
+        neighbors: dict[str, list[str]] = {}
         for first, second in samples:
-            neighbours.setdefault(first, []).append(second)
-            neighbours.setdefault(second, []).append(first)
+            neighbors.setdefault(first, []).append(second)
+            neighbors.setdefault(second, []).append(first)
         chains: dict[str, _Chain] = {order[0]: ()}
-        front = [order[0]]
-        while front:
+        frontier = [order[0]]
+        while frontier:
             reached: list[str] = []
-            for clock in front:
-                for other in neighbours.get(clock, ()):
+            for clock in frontier:
+                for other in neighbors.get(clock, ()):
                     if other not in chains:
                         chains[other] = (self._line(clock, other, samples), *chains[clock])
                         reached.append(other)
-            front = reached
+            frontier = reached
         return chains
 
     def _line(self, clock: str, other: str, samples: Mapping[tuple[str, str], Sequence[OffsetSample]]) -> OffsetLine:

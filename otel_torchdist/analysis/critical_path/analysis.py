@@ -24,16 +24,16 @@ from otel_torchdist.analysis.critical_path.timelines import Label, PathTimeline
 from otel_torchdist.analysis.critical_path.walk import PathMeetings, Walker
 from otel_torchdist.analysis.critical_path.whatif import Replay
 from otel_torchdist.analysis.parallelism.calls import FIRST_STEADY
-from otel_torchdist.analysis.statistics.groups import labels_of
+from otel_torchdist.analysis.statistics.correlation import labels_of
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.sources.history.call_table import CallTable, RankCalls
 
 MAX_STEADY_RATIO: Final = 2.0
 """Steps longer than this multiple of the median are outliers (checkpoint, evaluation, compilation) and are left out."""
-MOST_CALLS: Final = 400_000
-"""Upper bound on calls analysed, over all ranks. The newest are kept."""
+MAX_CALLS: Final = 400_000
+"""Upper bound on calls analyzed, over all ranks. The newest are kept."""
 _MIN_CALLS: Final = 64
 """Lower bound on the calls kept of each rank."""
 
@@ -41,11 +41,11 @@ _MIN_CALLS: Final = 64
 class PathFinder:
     """Finds the critical path from the calls of one rank at a time. The caller may drop the calls after adding them."""
 
-    def __init__(self, most_calls: int = MOST_CALLS) -> None:
+    def __init__(self, most_calls: int = MAX_CALLS) -> None:
         """Start without ranks.
 
         Args:
-            most_calls: Approximate upper bound on calls analysed, over all ranks. The newest steps are kept.
+            most_calls: Approximate upper bound on calls analyzed, over all ranks. The newest steps are kept.
         """
         self._most_calls = most_calls
         self._timelines: list[PathTimeline] = []
@@ -80,7 +80,7 @@ class PathFinder:
         return _Analysis(timelines, self._world_size, alignment.clocks).path()
 
 
-def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
+def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MAX_CALLS) -> CriticalPath | None:
     """Find the critical path of histories, one per rank; see `PathFinder`."""
     finder = PathFinder(most_calls)
     table = CallTable()
@@ -101,12 +101,12 @@ class _Analysis:
     def path(self) -> CriticalPath:
         """Return the path through the steady steps, or through all calls if there are no steps."""
         ended = self._ends_of(self._steps())
-        numbers, unsteady = _steady(ended)
-        first, last = (numbers[0], numbers[-1]) if numbers else (None, None)
+        steady, unsteady = _steady(ended)
+        first, last = (steady[0], steady[-1]) if steady else (None, None)
         begins, ends = self._limits(first, last)
-        steps = self._paths(numbers, begins, ends)
+        steps = self._paths(steady, begins, ends)
         replay = Replay(self._timelines, self._walker, begins, ends)
-        causes = Causes(self._timelines, replay, steps).find() if numbers else []
+        causes = Causes(self._timelines, replay, steps).find() if steady else []
         by_label: Counter[tuple[PathKind, int, Label | None]] = Counter()
         for path in steps:
             for piece in path.pieces:
@@ -121,7 +121,7 @@ class _Analysis:
         return CriticalPath(
             world_size=self._world_size,
             ranks=tuple(timeline.rank for timeline in self._timelines),
-            has_steps=bool(numbers),
+            has_steps=bool(steady),
             steps=tuple(steps),
             unsteady=len(unsteady),
             longest=tuple(self._longest(unsteady, ended)),
@@ -189,7 +189,7 @@ class _Analysis:
                 yield replace(path, longest_spent=self._spent_on(path.longest_piece))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
-        """Return the start and end of the analysed time on each rank: from the first step to the last, or all calls.
+        """Return the start and end of the analyzed time on each rank: from the first step to the last, or all calls.
 
         Args:
             first: The first step; None if no steps are recorded.
@@ -197,14 +197,14 @@ class _Analysis:
         """
         if first is None or last is None:
             begins = [timeline.arrived[0] - 1 for timeline in self._timelines]
-            return begins, [_last_known(timeline) for timeline in self._timelines]
+            return begins, [_last_event_ns(timeline) for timeline in self._timelines]
         begins = [timeline.marks[first - 1] for timeline in self._timelines]
         return begins, [timeline.marks[last] for timeline in self._timelines]
 
     def _rank_time(self, rank: int, begin_ns: int, end_ns: int, steps: int, on_path: Mapping[int, int]) -> RankTime:
         timeline = self._timelines[rank]
         waits: Counter[int] = Counter()
-        held_ns, until_ns = 0, begin_ns
+        blocked_ns, until_ns = 0, begin_ns
         for block in timeline.blocks:
             if block.release_ns <= until_ns:
                 continue
@@ -214,16 +214,16 @@ class _Analysis:
             release = self._walker.release(rank, block)
             if release.last is not None and release.last.rank != rank:
                 waits[self._timelines[release.last.rank].rank] += max(0, min(release.arrived_ns, to_ns) - from_ns)
-            held_ns += max(0, to_ns - from_ns)
+            blocked_ns += max(0, to_ns - from_ns)
             until_ns = max(until_ns, to_ns)
         waiting_ns = waits.total()
         return RankTime(
             rank=timeline.rank,
             host=timeline.host,
             on_path_ns=on_path.get(timeline.rank, 0) // steps,
-            computing_ns=(end_ns - begin_ns - held_ns) // steps,
+            computing_ns=(end_ns - begin_ns - blocked_ns) // steps,
             waiting_ns=waiting_ns // steps,
-            transfer_ns=(held_ns - waiting_ns) // steps,
+            transfer_ns=(blocked_ns - waiting_ns) // steps,
             waits_for=tuple((other, waited // steps) for other, waited in waits.most_common() if waited >= steps),
         )
 
@@ -233,12 +233,12 @@ class _Analysis:
             yield f"no calls of ranks {compress_ranks(missing)} are known: other ranks may have waited for them"
         if any(not timeline.marks for timeline in self._timelines):
             yield "no steps are recorded: all calls count as one step, and causes are not determined"
-        blind = [timeline.rank for timeline in self._timelines if not timeline.blocks]
-        if blind:
-            yield f"the records of ranks {compress_ranks(blind)} do not show when calls blocked them"
-        used = {timeline.rank for timeline in self._timelines}
+        unblocked = [timeline.rank for timeline in self._timelines if not timeline.blocks]
+        if unblocked:
+            yield f"the records of ranks {compress_ranks(unblocked)} do not show when calls blocked them"
+        ranks = {timeline.rank for timeline in self._timelines}
         for clock in self._clocks:
-            if clock.bound_ns is None and not used.isdisjoint(clock.ranks):
+            if clock.bound_ns is None and not ranks.isdisjoint(clock.ranks):
                 yield f"ranks {compress_ranks(clock.ranks)} shared no operation with others: wall clocks align them"
 
 
@@ -278,6 +278,6 @@ def _cut(pieces: Sequence[Piece], steps: Sequence[int], ended: Mapping[int, int]
         yield StepPath(step, begin_ns, end_ns, tuple(within))
 
 
-def _last_known(timeline: PathTimeline) -> int:
+def _last_event_ns(timeline: PathTimeline) -> int:
     release_ns = timeline.blocks[-1].release_ns if timeline.blocks else 0
     return max(release_ns, timeline.arrived[-1])

@@ -21,7 +21,7 @@ from otel_torchdist.analysis.parallelism.families import Partition
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.names import CallSiteName
 
-LEAST_SHARE: Final = 0.01
+MIN_SHARE: Final = 0.01
 """Causes that gain less than this share of a step are left out."""
 _MIN_STANDARD_ERRORS: Final = 3.0
 """Least mean excess, in standard errors. By chance alone, one or two of a thousand ranks exceed it."""
@@ -71,7 +71,7 @@ class Causes:
         self._replay = replay
         self._paths = paths
         self._steps = len(paths)
-        self._least_ns = LEAST_SHARE * sum(path.duration_ns for path in paths) / len(paths)
+        self._min_gain_ns = MIN_SHARE * sum(path.duration_ns for path in paths) / len(paths)
         self._stages = _stages(timelines, replay.calls, len(paths))
         numbers: dict[_Line, _LineNumber] = {}
         self._peer_calls: dict[CallIndex, Sequence[CallIndex]] = {}
@@ -89,39 +89,39 @@ class Causes:
         """Return the causes with a notable gain, the greatest first."""
         excesses = self._excesses()
         causes = [*self._slow_lines(excesses), *self._ranks(excesses), *self._stage(), *self._transfers()]
-        notable = [cause for cause in causes if cause.gain_ns >= self._least_ns]
+        notable = [cause for cause in causes if cause.gain_ns >= self._min_gain_ns]
         return sorted(notable, key=lambda cause: (-cause.gain_ns, cause.ranks))[:_MAX_CAUSES]
 
     def _usual_lines(self) -> list[frozenset[_LineNumber]]:
         """Return the lines that each rank calls in at least half of the steps."""
         reached: list[dict[_LineNumber, set[int]]] = [defaultdict(set) for _ in self._timelines]
-        for place in self._replay.calls:
-            timeline = self._timelines[place.rank]
-            reached[place.rank][self._line_of(place)].add(timeline.step[place.call])
+        for index in self._replay.calls:
+            timeline = self._timelines[index.rank]
+            reached[index.rank][self._line_of(index)].add(timeline.step[index.call])
         return [frozenset(line for line, steps in lines.items() if 2 * len(steps) >= self._steps) for lines in reached]
 
     def _gain(self, expected: Mapping[CallIndex, int]) -> int:
         """Return the nanoseconds that an average step would save if computing before some calls took as expected."""
-        return self._replay.saved_ns(computing=lambda place, gap_ns: expected.get(place, gap_ns)) // self._steps
+        return self._replay.saved_ns(computing=lambda index, gap_ns: expected.get(index, gap_ns)) // self._steps
 
     def _excesses(self) -> dict[int, list[_Excess]]:
         """Return the excesses of each rank, by the index of its timeline."""
         matching: dict[tuple[int, _LineNumber, int, int], list[CallIndex]] = defaultdict(list)
         counts: Counter[tuple[int, int, int]] = Counter()
-        for place in self._replay.calls:
-            timeline = self._timelines[place.rank]
-            step, label = timeline.step[place.call], timeline.label[place.call]
-            nth = counts[place.rank, step, label]
-            counts[place.rank, step, label] += 1
-            matching[self._roles[place.rank], self._lines[place.rank][label], step, nth].append(place)
+        for index in self._replay.calls:
+            timeline = self._timelines[index.rank]
+            step, label = timeline.step[index.call], timeline.label[index.call]
+            nth = counts[index.rank, step, label]
+            counts[index.rank, step, label] += 1
+            matching[self._roles[index.rank], self._lines[index.rank][label], step, nth].append(index)
         expected: dict[tuple[int, int], dict[CallIndex, int]] = defaultdict(dict)
         by_step: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-        self._peer_calls = {place: places for places in matching.values() for place in places}
-        for (_, _, step, _), places in matching.items():
-            for place, usual_ns in _usual(places, self._replay):
-                key = (place.rank, self._timelines[place.rank].label[place.call])
-                expected[key][place] = usual_ns
-                by_step[key][step] += self._replay.computing_ns(place) - usual_ns
+        self._peer_calls = {index: indices for indices in matching.values() for index in indices}
+        for (_, _, step, _), indices in matching.items():
+            for index, usual_ns in _usual(indices, self._replay):
+                key = (index.rank, self._timelines[index.rank].label[index.call])
+                expected[key][index] = usual_ns
+                by_step[key][step] += self._replay.computing_ns(index) - usual_ns
         excesses: dict[int, list[_Excess]] = defaultdict(list)
         for (rank, label), steps in by_step.items():
             excesses[rank].append(
@@ -160,15 +160,15 @@ class Causes:
             yield Cause(CauseKind.RANK, (timeline.rank,), timeline.host, None, mean_ns, self._gain(expected), kinds)
         yield from self._nodes(slow, excesses)
 
-    def _kinds(self, places: Iterable[CallIndex]) -> dict[TimeKind, int]:
+    def _kinds(self, indices: Iterable[CallIndex]) -> dict[TimeKind, int]:
         """Return the excess before these calls, by kind of time, in an average step."""
-        calls = list(places)
+        calls = list(indices)
         sampled = calls[:: max(1, len(calls) // _MAX_SAMPLED)]
         total: Counter[TimeKind] = Counter()
-        for place in sampled:
-            spent = self._replay.spent(place)
-            matching = self._peer_calls[place][:_MAX_SAMPLED]
-            peers = [self._replay.spent(other) for other in matching if other.rank != place.rank]
+        for index in sampled:
+            spent = self._replay.spent(index)
+            matching = self._peer_calls[index][:_MAX_SAMPLED]
+            peers = [self._replay.spent(other) for other in matching if other.rank != index.rank]
             for kind in TimeKind:
                 total[kind] += spent.get(kind, 0) - (median_low(peer.get(kind, 0) for peer in peers) if peers else 0)
         return {kind: excess_ns * len(calls) // len(sampled) // self._steps for kind, excess_ns in total.items()}
@@ -210,8 +210,8 @@ class Causes:
     def _by_stage(self) -> dict[int, dict[_LineNumber, float]]:
         """Return the computing time of each stage's median rank over all steps, by line."""
         totals: Counter[tuple[int, _LineNumber]] = Counter()
-        for place in self._replay.calls:
-            totals[place.rank, self._line_of(place)] += self._replay.computing_ns(place)
+        for index in self._replay.calls:
+            totals[index.rank, self._line_of(index)] += self._replay.computing_ns(index)
         stages: dict[int, dict[_LineNumber, list[int]]] = defaultdict(lambda: defaultdict(list))
         for (rank, line), total_ns in totals.items():
             if self._stages[rank] >= 0:
@@ -219,10 +219,10 @@ class Causes:
         return {stage: {line: median_low(ranks) for line, ranks in lines.items()} for stage, lines in stages.items()}
 
     def _with_scaled_computing(self, stage: int, factors: Mapping[_LineNumber, float]) -> Change:
-        def change(place: CallIndex, gap_ns: int) -> int:
-            if self._stages[place.rank] != stage:
+        def change(index: CallIndex, gap_ns: int) -> int:
+            if self._stages[index.rank] != stage:
                 return gap_ns
-            return int(gap_ns * factors.get(self._line_of(place), 1.0))
+            return int(gap_ns * factors.get(self._line_of(index), 1.0))
 
         return change
 
@@ -246,17 +246,17 @@ class Causes:
             for timeline in self._timelines
         ]
 
-        def change(place: CallIndex, duration_ns: int) -> int:
-            return 0 if self._timelines[place.rank].label[place.call] in removed[place.rank] else duration_ns
+        def change(index: CallIndex, duration_ns: int) -> int:
+            return 0 if self._timelines[index.rank].label[index.call] in removed[index.rank] else duration_ns
 
         return change
 
-    def _line_of(self, place: CallIndex) -> _LineNumber:
-        return self._lines[place.rank][self._timelines[place.rank].label[place.call]]
+    def _line_of(self, index: CallIndex) -> _LineNumber:
+        return self._lines[index.rank][self._timelines[index.rank].label[index.call]]
 
     def _is_significant(self, steps: Sequence[int]) -> bool:
         """Return whether an excess is large enough to report and statistically significant."""
-        if len(steps) < _MIN_STEPS or sum(steps) < self._least_ns * self._steps:
+        if len(steps) < _MIN_STEPS or sum(steps) < self._min_gain_ns * self._steps:
             return False
         mean = fmean(steps)
         error = stdev(steps) / len(steps) ** 0.5
@@ -267,14 +267,14 @@ def _line(label: Label) -> _Line:
     return label.operation, label.site
 
 
-def _usual(places: Sequence[CallIndex], replay: Replay) -> Iterator[tuple[CallIndex, int]]:
+def _usual(indices: Sequence[CallIndex], replay: Replay) -> Iterator[tuple[CallIndex, int]]:
     """Yield each call with the median computing time of the other ranks before their matching calls."""
-    if len(places) < 2:
+    if len(indices) < 2:
         return
-    gaps = sorted(replay.computing_ns(place) for place in places)
-    for place in places:
-        index = bisect_left(gaps, replay.computing_ns(place))
-        yield place, _median_without(gaps, index)
+    gaps = sorted(replay.computing_ns(index) for index in indices)
+    for index in indices:
+        nth = bisect_left(gaps, replay.computing_ns(index))
+        yield index, _median_without(gaps, nth)
 
 
 def _median_without(ascending: Sequence[int], index: int) -> int:
@@ -291,7 +291,7 @@ def _means(stages: Sequence[Mapping[_LineNumber, float]]) -> dict[_LineNumber, f
 
 
 def _merge_expected(excesses: Iterable[_Excess]) -> dict[CallIndex, int]:
-    return {place: usual_ns for excess in excesses for place, usual_ns in excess.expected.items()}
+    return {index: usual_ns for excess in excesses for index, usual_ns in excess.expected.items()}
 
 
 def _of_every_step(excesses: Sequence[_Excess]) -> list[tuple[int, ...]]:
@@ -310,11 +310,11 @@ def _stages(timelines: Sequence[PathTimeline], calls: Iterable[CallIndex], steps
     A pipeline exchanges messages in each step. Ranks that only send an occasional batch or metric are peers.
     """
     met: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for place in calls:
-        timeline = timelines[place.rank]
-        channel, is_aligned = timeline.channels[timeline.channel[place.call]]
+    for index in calls:
+        timeline = timelines[index.rank]
+        channel, is_aligned = timeline.channels[timeline.channel[index.call]]
         if is_aligned and channel.is_point_to_point and channel.source >= 0:
-            met[channel.source, channel.destination].add(timeline.step[place.call])
+            met[channel.source, channel.destination].add(timeline.step[index.call])
     partition = Partition[int]()
     for (source, destination), in_steps in met.items():
         if 2 * len(in_steps) >= steps:

@@ -53,8 +53,8 @@ class StepPath:
 
     Attributes:
         step: Number of the step; None if the source records no steps and the path goes through all calls.
-        begin_ns: When the last rank to do so ended the previous step.
-        end_ns: When the last rank to do so ended this step.
+        begin_ns: When the last rank ended the previous step.
+        end_ns: When the last rank ended this step.
         pieces: In order; without gaps, unless times are damaged.
         longest_spent: Nanoseconds of the longest piece, by kind of time; empty for steady steps.
     """

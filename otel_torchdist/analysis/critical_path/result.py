@@ -1,19 +1,16 @@
-"""The critical path of an average step as JSON and in sentences."""
+"""The critical path of an average step as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Final
 
 import msgspec
 
-from otel_torchdist.analysis.critical_path.critical_path import Cause, CauseKind, CriticalPath, PathKind, StepPath
+from otel_torchdist.analysis.critical_path.critical_path import CauseKind, CriticalPath, PathKind
 from otel_torchdist.analysis.critical_path.timelines import Label
+from otel_torchdist.analysis.critical_path.wording import describe_cause, describe_doing, describe_outlier
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.model.activity_kinds import TimeKind
-from otel_torchdist.model.naming import name_ranks, readable
-from otel_torchdist.model.units import duration, share
 
 
 class PathCall(msgspec.Struct, frozen=True):
@@ -39,7 +36,7 @@ class PathCall(msgspec.Struct, frozen=True):
 
 
 class LeftOutStep(msgspec.Struct, frozen=True):
-    """A step that took unusually long.
+    """An outlier: a step that took more than twice the median and is not among the steady steps.
 
     Attributes:
         step: Number of the step.
@@ -201,7 +198,9 @@ def path_result(path: CriticalPath) -> PathResult:
             count=len(path.steps),
             unsteady=path.unsteady,
             median_ns=path.step_ns,
-            longest=tuple(LeftOutStep(step.step, step.duration_ns, left_out(step, names)) for step in path.longest),
+            longest=tuple(
+                LeftOutStep(step.step, step.duration_ns, describe_outlier(step, names)) for step in path.longest
+            ),
         ),
         computing_ns=path.by_kind[PathKind.COMPUTING],
         transfer_ns=path.by_kind[PathKind.TRANSFER],
@@ -230,7 +229,7 @@ def path_result(path: CriticalPath) -> PathResult:
                 excess_ns=cause.excess_ns,
                 gain_ns=cause.gain_ns,
                 spent=_spent(cause.kinds),
-                text=sentence(cause, names),
+                text=describe_cause(cause, names),
             )
             for cause in path.causes
         ),
@@ -263,99 +262,3 @@ def _call(label: Label | None, names: Mapping[str, str]) -> PathCall | None:
         line=site.line if site is not None else None,
         where=describe_frame(site) if site is not None else None,
     )
-
-
-def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
-    """Describe a cause: `rank 2 computes 5.48 ms longer than its peers before all_reduce at step (train.py:16)`.
-
-    The sentence names the main kind of time: `rank 3 waits 52.1 ms longer for data than its peers`.
-    """
-    ranks, excess = name_ranks(cause.ranks), duration(cause.excess_ns)
-    match cause.kind:
-        case CauseKind.LINE:
-            call = call_of(cause.label, group_names)
-            return f"{ranks} {_spends(cause)} than its peers before {call}{_in_all(cause)}"
-        case CauseKind.RANK:
-            return f"{ranks} {_spends(cause)} than its peers before several calls{_in_all(cause)}"
-        case CauseKind.NODE:
-            return f"{ranks} on {readable(cause.host)} {_spends(cause)} than their peers on other nodes{_in_all(cause)}"
-        case CauseKind.STAGE:
-            is_or_are, compute = ("is", "computes") if len(cause.ranks) == 1 else ("are", "compute")
-            return f"{ranks}, which {is_or_are} one stage of a pipeline, {compute} {excess} longer than other stages"
-        case CauseKind.TRANSFER:
-            return f"{call_of(cause.label, group_names)} takes {excess} of the path after all ranks have arrived"
-
-
-_MAIN_SHARE: Final = 0.8
-"""If the main kind of time makes up at least this share, the others are not mentioned."""
-
-
-def _spends(cause: Cause) -> str:
-    """Describe the excess by its main kind of time: `waits 52.1 ms longer for data`."""
-    s = "" if len(cause.ranks) > 1 else "s"
-    time = f"{duration(cause.kinds.get(cause.main_kind, cause.excess_ns))} longer"
-    match cause.main_kind:
-        case TimeKind.COMPUTING:
-            return f"compute{s} {duration(cause.excess_ns)} longer"
-        case TimeKind.DATA:
-            return f"wait{s} {time} for data"
-        case TimeKind.CHECKPOINT:
-            return f"spend{s} {time} in checkpoints"
-        case TimeKind.OPTIMIZER:
-            return f"spend{s} {time} in the optimizer's step"
-        case TimeKind.BACKWARD:
-            return f"compute{s} {time} in the backward pass"
-        case TimeKind.REMOTE_CALL:
-            return f"wait{s} {time} for remote procedure calls"
-
-
-def _in_all(cause: Cause) -> str:
-    """Return a clause with the total excess, unless the main kind of time makes up most of it."""
-    main = cause.main_kind
-    if main is TimeKind.COMPUTING or cause.kinds[main] >= _MAIN_SHARE * cause.excess_ns:
-        return ""
-    return f", and take{'' if len(cause.ranks) > 1 else 's'} {duration(cause.excess_ns)} longer in all"
-
-
-_DOING: Final = {
-    TimeKind.DATA: "waiting for data",
-    TimeKind.CHECKPOINT: "in a checkpoint",
-    TimeKind.OPTIMIZER: "in the optimizer's step",
-    TimeKind.BACKWARD: "in the backward pass",
-    TimeKind.REMOTE_CALL: "waiting for remote procedure calls",
-    TimeKind.COMPUTING: "computing",
-}
-
-
-def describe_doing(spent: Mapping[TimeKind, int]) -> str:
-    """Describe the computing before a call: `waiting for data`. Add durations if there are several kinds of time."""
-    total_ns = sum(spent.values())
-    main = max(spent, key=spent.__getitem__, default=TimeKind.COMPUTING)
-    rest = [kind for kind in spent if kind is not main and spent[kind] >= (1 - _MAIN_SHARE) * total_ns]
-    if not rest:
-        return _DOING[main]
-    kinds = sorted([main, *rest], key=lambda kind: -spent[kind])
-    return ", ".join(f"{_DOING[kind]} ({duration(spent[kind])})" for kind in kinds)
-
-
-def left_out(step: StepPath, group_names: Mapping[str, str]) -> str:
-    """Describe a step that is left out: `step 8 is left out because it took 20.0 s: 99% of that is rank 2, …`."""
-    took = f"step {step.step} is left out because it took {duration(step.duration_ns)}"
-    piece = step.longest_piece
-    if piece is None:
-        return took
-    doing = f"{describe_doing(step.longest_spent)} before" if piece.kind is PathKind.COMPUTING else "transfer of"
-    part = share(piece.duration_ns, step.duration_ns)
-    return f"{took}: {part} of that is rank {piece.rank}, {doing} {call_of(piece.label, group_names)}"
-
-
-def call_of(label: Label | None, group_names: Mapping[str, str]) -> str:
-    """Name a call: `all_reduce in mesh_dp at step (train.py:16)`; `the end of the step` for None."""
-    if label is None:
-        return "the end of the step"
-    group = group_names.get(label.group)
-    within = f" in {readable(group)}" if group else ""
-    site = label.site
-    if site is None:
-        return f"{label.operation}{within}"
-    return f"{label.operation}{within} at {readable(site.function)} ({readable(PurePath(site.file).name)}:{site.line})"

@@ -91,17 +91,17 @@ class PathTimeline:
             for kind in calls.kinds
         ]
         self.labels: Final = list(labels)
-        kept = calls.only(sorted(_newest(_comparable(calls), calls.step, most_calls), key=calls.begun.__getitem__))
-        self.arrived: Final = kept.begun
+        kept = calls.only(sorted(_newest(_comparable(calls), calls.step, most_calls), key=calls.started.__getitem__))
+        self.arrived: Final = kept.started
         self.channel: Final = kept.channel
         self.sequence: Final = kept.sequence
         self.step: Final = kept.step
         self.label: Final = array("i", map(label_of.__getitem__, kept.kind))
         self.thread: Final = array("q", map([kind.ordering_thread for kind in kept.kinds].__getitem__, kept.kind))
         self.root: Final = array("i", map([kind.peer for kind in kept.kinds].__getitem__, kept.kind))
-        self._entries: dict[int, array[int]] = {}
+        self._arrivals: dict[int, array[int]] = {}
         for thread, arrived_ns in zip(self.thread, self.arrived, strict=True):
-            self._entries.setdefault(thread, array("q")).append(arrived_ns)
+            self._arrivals.setdefault(thread, array("q")).append(arrived_ns)
         self.blocks = sorted(
             self._blocks(kept, calls.optimizer_starts()), key=lambda block: (block.release_ns, block.begin_ns)
         )
@@ -113,15 +113,15 @@ class PathTimeline:
         pending: list[int] = []
         upcoming = iter(optimizer_starts)
         optimizer_ns = next(upcoming, None)
-        for place, arrived_ns in enumerate(self.arrived):
+        for index, arrived_ns in enumerate(self.arrived):
             while optimizer_ns is not None and optimizer_ns <= arrived_ns:
                 yield from self._block_until_optimizer(calls, pending, optimizer_ns)
                 pending, optimizer_ns = [], next(upcoming, None)
-            interval = calls.blocked_interval(place)
+            interval = calls.blocked_interval(index)
             if interval is not None:
-                yield Block(*interval, (place,), self.thread[place])
-            elif calls.may_have_unrecorded_wait(place):
-                pending.append(place)
+                yield Block(*interval, (index,), self.thread[index])
+            elif calls.may_have_unrecorded_wait(index):
+                pending.append(index)
         if optimizer_ns is not None:
             yield from self._block_until_optimizer(calls, pending, optimizer_ns)
 
@@ -134,8 +134,8 @@ class PathTimeline:
             return
         last, thread = pending[-1], self.thread[pending[-1]]
         later = range(last + 1, len(self.arrived))
-        before_optimizer = itertools.takewhile(lambda place: self.arrived[place] < optimizer_ns, later)
-        if any(self.thread[place] == thread for place in before_optimizer):
+        before_optimizer = itertools.takewhile(lambda index: self.arrived[index] < optimizer_ns, later)
+        if any(self.thread[index] == thread for index in before_optimizer):
             return
         yield Block(calls.returned[last], optimizer_ns, tuple(pending), thread)
 
@@ -146,9 +146,9 @@ class PathTimeline:
             offset: Returns the nanoseconds to add to a time.
         """
         self.spent.shift(offset)
-        for times in (self.arrived, self._releases, *self._entries.values()):
-            for place, time_ns in enumerate(times):
-                times[place] = time_ns + offset(time_ns)
+        for times in (self.arrived, self._releases, *self._arrivals.values()):
+            for index, time_ns in enumerate(times):
+                times[index] = time_ns + offset(time_ns)
         self.marks = {step: time_ns + offset(time_ns) for step, time_ns in self.marks.items()}
         self.blocks = [
             block._replace(begin_ns=block.begin_ns + offset(block.begin_ns), release_ns=release_ns)
@@ -168,14 +168,14 @@ class PathTimeline:
             The block's index in `blocks`; None if nothing delayed the rank.
         """
         last = bisect_right(self._releases, time_ns, hi=below) - 1
-        for place in range(last, max(-1, last - _MAX_SKIPPED), -1):
-            block = self.blocks[place]
+        for index in range(last, max(-1, last - _MAX_SKIPPED), -1):
+            block = self.blocks[index]
             if thread is None or block.thread == thread or not self._was_active(thread, block):
-                return place
+                return index
         return None
 
     def _was_active(self, thread: int, block: Block) -> bool:
-        times = self._entries.get(thread)
+        times = self._arrivals.get(thread)
         if times is None:
             return False
         return bisect_left(times, block.release_ns) > bisect_right(times, block.begin_ns)
@@ -184,13 +184,13 @@ class PathTimeline:
 def _comparable(calls: RankCalls) -> list[int]:
     """Return the indices of operations with a known arrival."""
     are_operations = [kind.record_kind is RecordKind.OPERATION for kind in calls.kinds]
-    return [place for place, kind in enumerate(calls.kind) if are_operations[kind] and calls.has_arrived(place)]
+    return [index for index, kind in enumerate(calls.kind) if are_operations[kind] and calls.has_arrived(index)]
 
 
-def _newest(places: Sequence[int], step_of: Sequence[int], most: int) -> Sequence[int]:
+def _newest(indices: Sequence[int], step_of: Sequence[int], most: int) -> Sequence[int]:
     """Return the indices of the newest calls, in whole steps."""
-    if len(places) <= most:
-        return places
-    steps = sorted({step_of[place] for place in places})
-    first = max(min(step_of[places[-most]] + 1, steps[max(0, len(steps) - _MIN_STEPS)]), steps[0])
-    return [place for place in places if step_of[place] >= first]
+    if len(indices) <= most:
+        return indices
+    steps = sorted({step_of[index] for index in indices})
+    first = max(min(step_of[indices[-most]] + 1, steps[max(0, len(steps) - _MIN_STEPS)]), steps[0])
+    return [index for index in indices if step_of[index] >= first]

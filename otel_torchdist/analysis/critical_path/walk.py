@@ -40,16 +40,16 @@ class OrderedArrivals:
     """Calls in order of arrival.
 
     Attributes:
-        places: The calls. Calls at the same time are ordered by descending rank.
+        indices: The calls. Calls at the same time are ordered by descending rank.
         times: Arrival times of the calls.
     """
 
-    __slots__ = ("places", "times")
+    __slots__ = ("indices", "times")
 
-    def __init__(self, timelines: Sequence[PathTimeline], places: Sequence[CallIndex]) -> None:
+    def __init__(self, timelines: Sequence[PathTimeline], indices: Sequence[CallIndex]) -> None:
         """Sort calls by arrival."""
-        ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in places)
-        self.places = [CallIndex(-rank, call) for _, rank, call in ordered]
+        ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in indices)
+        self.indices = [CallIndex(-rank, call) for _, rank, call in ordered]
         self.times = array("q", [time_ns for time_ns, _, _ in ordered])
 
     def until(self, time_ns: int) -> int:
@@ -65,7 +65,7 @@ class PathMeetings:
         self._timelines = timelines
         self._channels: list[list[int]] = []
         self._at: dict[tuple[int, int], list[CallIndex]] = {}
-        self._whole: dict[tuple[int, int], OrderedArrivals] = {}
+        self._arrivals_at: dict[tuple[int, int], OrderedArrivals] = {}
         self._waiting = [[waiting_in(label.operation) for label in timeline.labels] for timeline in timelines]
         known: dict[Channel, int] = {}
         accepting = accepting_inboxes(entry.channel for timeline in timelines for entry in timeline.channels)
@@ -90,17 +90,17 @@ class PathMeetings:
         # Large sends of gloo and NCCL wait for the receiver too.
         if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
             return self._all_at(position)
-        places = [CallIndex(rank, call)]
+        indices = [CallIndex(rank, call)]
         if waiting is Waiting.FOR_ROOT and not is_root:
             root = timeline.root[call]
-            places += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
-        return OrderedArrivals(self._timelines, places)
+            indices += [index for index in self._at[position] if self._timelines[index.rank].rank == root]
+        return OrderedArrivals(self._timelines, indices)
 
     def _all_at(self, position: tuple[int, int]) -> OrderedArrivals:
         """Return all calls at a position. They are sorted once, because each of thousands of members needs them."""
-        arrivals = self._whole.get(position)
+        arrivals = self._arrivals_at.get(position)
         if arrivals is None:
-            arrivals = self._whole[position] = OrderedArrivals(self._timelines, self._at[position])
+            arrivals = self._arrivals_at[position] = OrderedArrivals(self._timelines, self._at[position])
         return arrivals
 
 
@@ -140,16 +140,16 @@ class Walker:
             The pieces of the path, in order and without gaps.
         """
         pieces: list[Piece] = []
-        unseen = [len(timeline.blocks) for timeline in self._timelines]
+        unvisited = [len(timeline.blocks) for timeline in self._timelines]
         time_ns, label, thread = end_ns, None, None
         while time_ns > begins[rank]:
             timeline = self._timelines[rank]
-            place = timeline.block_before(time_ns, thread, unseen[rank])
-            block = None if place is None else timeline.blocks[place]
-            if place is None or block is None or block.release_ns <= begins[rank]:
+            index = timeline.block_before(time_ns, thread, unvisited[rank])
+            block = None if index is None else timeline.blocks[index]
+            if index is None or block is None or block.release_ns <= begins[rank]:
                 pieces.append(Piece(timeline.rank, begins[rank], time_ns, PathKind.COMPUTING, label))
                 break
-            unseen[rank] = place
+            unvisited[rank] = index
             if block.release_ns < time_ns:
                 pieces.append(Piece(timeline.rank, block.release_ns, time_ns, PathKind.COMPUTING, label))
             release = self.release(rank, block)
@@ -180,7 +180,7 @@ class Walker:
         for call, arrivals in zip(block.calls, self.needed(rank, block), strict=True):
             count = arrivals.until(block.release_ns)
             if count and (last_ns is None or arrivals.times[count - 1] > last_ns):
-                last, last_ns, blocking = arrivals.places[count - 1], arrivals.times[count - 1], call
+                last, last_ns, blocking = arrivals.indices[count - 1], arrivals.times[count - 1], call
         label = timeline.labels[timeline.label[blocking]]
         if last is None or last_ns is None:
             return Release(None, block.begin_ns, label)

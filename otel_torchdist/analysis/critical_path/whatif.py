@@ -40,14 +40,14 @@ class _ReplayedBlock(NamedTuple):
     """A block with the durations to replay.
 
     Attributes:
-        begin: The last event before the block.
+        previous: The last event before the block.
         needed: For each call of the block: the calls that it needs, and the number that arrived before the block's end.
         last_call: The last call of the block.
         transfer_ns: Time from the last arrival to the end of the block, or to the start of a wait that began later.
         rest_ns: Remaining time of the block after the transfer.
     """
 
-    begin: _LastEvent
+    previous: _LastEvent
     needed: tuple[tuple[OrderedArrivals, int], ...]
     last_call: int
     transfer_ns: int
@@ -80,31 +80,31 @@ class Replay:
             for call in range(len(timeline.arrived))
             if begins[rank] < timeline.arrived[call] <= ends[rank]
         ]
-        self.calls = [place for _, place in sorted(arrivals)]
+        self.calls = [index for _, index in sorted(arrivals)]
         self._last_events: dict[CallIndex, _LastEvent] = {}
         self._ends = [(rank, end_ns) for rank, end_ns in enumerate(ends)]
         newest: list[dict[int, int]] = [{} for _ in timelines]
-        for place in self.calls:
-            timeline = timelines[place.rank]
-            thread = timeline.thread[place.call]
-            self._last_events[place] = self._last_event(
-                place.rank, timeline.arrived[place.call], thread, newest[place.rank].get(thread, -1)
+        for index in self.calls:
+            timeline = timelines[index.rank]
+            thread = timeline.thread[index.call]
+            self._last_events[index] = self._last_event(
+                index.rank, timeline.arrived[index.call], thread, newest[index.rank].get(thread, -1)
             )
-            newest[place.rank][thread] = place.call
+            newest[index.rank][thread] = index.call
         self._blocks = [
             [self._replayed_block(walker, rank, number) for number in range(len(timeline.blocks))]
             for rank, timeline in enumerate(timelines)
         ]
 
-    def computing_ns(self, place: CallIndex) -> int:
+    def computing_ns(self, index: CallIndex) -> int:
         """Return the computing time before a call, since the thread's previous call or since the last block."""
-        return self._last_events[place].gap_ns
+        return self._last_events[index].gap_ns
 
-    def spent(self, place: CallIndex) -> Mapping[TimeKind, int]:
+    def spent(self, index: CallIndex) -> Mapping[TimeKind, int]:
         """Return the computing time before a call, by kind of time."""
-        timeline = self._timelines[place.rank]
-        arrived_ns = timeline.arrived[place.call]
-        return timeline.spent.between(arrived_ns - self.computing_ns(place), arrived_ns)
+        timeline = self._timelines[index.rank]
+        arrived_ns = timeline.arrived[index.call]
+        return timeline.spent.between(arrived_ns - self.computing_ns(index), arrived_ns)
 
     def saved_ns(self, computing: Change = unchanged, transfer: Change = unchanged) -> int:
         """Return the time that all steps together would save.
@@ -114,8 +114,8 @@ class Replay:
             transfer: Duration to assume for the transfer of a call that blocks its rank.
         """
         run = _Run(self._timelines, self._begins, self._last_events, self._blocks, computing, transfer)
-        for place in self.calls:
-            run.arrive(place)
+        for index in self.calls:
+            run.arrive(index)
         events = [self._last_event(rank, end_ns, None, -1) for rank, end_ns in self._ends]
         ends = [run.moment(rank, event) + event.gap_ns for (rank, _), event in zip(self._ends, events, strict=True)]
         return max(end_ns for _, end_ns in self._ends) - max(ends)
@@ -146,15 +146,15 @@ class Replay:
         block = timeline.blocks[number]
         last_call = block.calls[-1]
         before = last_call if timeline.arrived[last_call] <= block.begin_ns else -1
-        begin = self._last_event(rank, block.begin_ns, block.thread, before)
+        previous = self._last_event(rank, block.begin_ns, block.thread, before)
         needed = tuple((arrivals, arrivals.until(block.release_ns)) for arrivals in walker.needed(rank, block))
         last_ns = max((arrivals.times[count - 1] for arrivals, count in needed if count), default=None)
         if last_ns is None:
-            return _ReplayedBlock(begin, (), last_call, 0, block.release_ns - block.begin_ns)
+            return _ReplayedBlock(previous, (), last_call, 0, block.release_ns - block.begin_ns)
         if walker.release(rank, block).last is not None:
-            return _ReplayedBlock(begin, needed, last_call, block.release_ns - last_ns, 0)
+            return _ReplayedBlock(previous, needed, last_call, block.release_ns - last_ns, 0)
         return _ReplayedBlock(
-            begin, needed, last_call, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns
+            previous, needed, last_call, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns
         )
 
 
@@ -180,42 +180,42 @@ class _Run:
         self._released: list[list[int]] = [[] for _ in timelines]
         self._latest: dict[tuple[OrderedArrivals, int], int | None] = {}
 
-    def arrive(self, place: CallIndex) -> None:
+    def arrive(self, index: CallIndex) -> None:
         """Replay the arrival at the next call, in recorded order."""
-        event = self._last_events[place]
-        self._arrived[place] = self.moment(place.rank, event) + self._computing(place, event.gap_ns)
+        event = self._last_events[index]
+        self._arrived[index] = self.moment(index.rank, event) + self._computing(index, event.gap_ns)
 
     def moment(self, rank: int, event: _LastEvent) -> int:
         """Return when an event happens in this replay."""
         if event.call >= 0:
-            place = CallIndex(rank, event.call)
-            return self._arrived.get(place, self._timelines[rank].arrived[event.call])
+            index = CallIndex(rank, event.call)
+            return self._arrived.get(index, self._timelines[rank].arrived[event.call])
         return self._begins[rank] if event.block < 0 else self._release(rank, event.block)
 
     def _release(self, rank: int, number: int) -> int:
         """Return when a block ends. Blocks are replayed in the order of their ends: each may depend on earlier ones."""
         released = self._released[rank]
         for block in self._blocks[rank][len(released) : number + 1]:
-            ended_ns = self.moment(rank, block.begin) + block.begin.gap_ns
-            last_ns = self._last_of(block.needed)
+            ended_ns = self.moment(rank, block.previous) + block.previous.gap_ns
+            last_ns = self._last_needed_ns(block.needed)
             if last_ns is not None:
                 ended_ns = max(ended_ns, last_ns + self._transfer(CallIndex(rank, block.last_call), block.transfer_ns))
             released.append(ended_ns + block.rest_ns)
         return released[number]
 
-    def _last_of(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
+    def _last_needed_ns(self, needed: Sequence[tuple[OrderedArrivals, int]]) -> int | None:
         """Return when the last needed call arrives, or None if all arrived before the replay starts."""
         last_ns = None
         for arrivals in needed:
-            time_ns = self._last(arrivals)
+            time_ns = self._last_arrival_ns(arrivals)
             if time_ns is not None and (last_ns is None or time_ns > last_ns):
                 last_ns = time_ns
         return last_ns
 
-    def _last(self, needed: tuple[OrderedArrivals, int]) -> int | None:
+    def _last_arrival_ns(self, needed: tuple[OrderedArrivals, int]) -> int | None:
         """Return when the last of the first `count` calls arrives, or None if all arrived before the replay starts."""
         if needed not in self._latest:
             arrivals, count = needed
-            times = (self._arrived.get(place) for place in arrivals.places[:count])
+            times = (self._arrived.get(index) for index in arrivals.indices[:count])
             self._latest[needed] = max((time_ns for time_ns in times if time_ns is not None), default=None)
         return self._latest[needed]

@@ -24,7 +24,7 @@ class Grid:
 
     Attributes:
         world_size: Number of ranks in the job.
-        axes: The axes, nearest neighbours first; empty if all groups have a single rank.
+        axes: The axes, nearest neighbors first; empty if all groups have a single rank.
         coordinates: For each rank: its coordinate on each axis, then the index of its copy of the grid.
         copies: Number of grids of this shape in the world. Ranks of different copies share no axis.
     """

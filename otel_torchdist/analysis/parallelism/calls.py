@@ -19,7 +19,7 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.model.units import item_bytes
+from otel_torchdist.model.text import item_bytes
 from otel_torchdist.sources.history.call_kinds import CallKind
 from otel_torchdist.sources.history.call_table import CallTable, RankCalls
 
@@ -60,7 +60,7 @@ class CallShape(NamedTuple):
 
 
 @dataclass(slots=True)
-class KindCount:
+class ShapeCount:
     """The count of calls of one shape.
 
     Attributes:
@@ -82,7 +82,7 @@ class GroupCalls:
 
     Attributes:
         descriptions: Descriptions of the groups.
-        kinds: Counts of calls, by shape.
+        shapes: Counts of calls, by shape.
         messages: Number of messages, by global ranks of sender and receiver.
         message_bytes: Bytes of messages, by global ranks of sender and receiver.
         unaddressed: Number of messages without a recorded peer, by rank.
@@ -90,7 +90,7 @@ class GroupCalls:
     """
 
     descriptions: set[str] = field(default_factory=set[str])
-    kinds: dict[CallShape, KindCount] = field(default_factory=dict[CallShape, KindCount])
+    shapes: dict[CallShape, ShapeCount] = field(default_factory=dict[CallShape, ShapeCount])
     messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     unaddressed: Counter[int] = field(default_factory=Counter[int])
@@ -99,20 +99,20 @@ class GroupCalls:
     @property
     def sent(self) -> float:
         """Bytes sent in all calls."""
-        return sum(count.sent for count in self.kinds.values())
+        return sum(count.sent for count in self.shapes.values())
 
     def of_senders(self, ranks: Collection[int]) -> GroupCalls:
         """Return the messages sent by some ranks, as the calls of a separate group."""
         messages = Counter({pair: count for pair, count in self.messages.items() if pair[0] in ranks})
         sizes = Counter({pair: size for pair, size in self.message_bytes.items() if pair[0] in ranks})
-        kind = CallShape(SEND, "", 0, False, False, None)
-        count = KindCount(messages.total(), float(sizes.total()))
-        return GroupCalls(kinds={kind: count}, messages=messages, message_bytes=sizes)
+        shape = CallShape(SEND, "", 0, False, False, None)
+        count = ShapeCount(messages.total(), float(sizes.total()))
+        return GroupCalls(shapes={shape: count}, messages=messages, message_bytes=sizes)
 
     def without_messages(self) -> GroupCalls:
         """Return a copy without point-to-point calls."""
-        kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in MESSAGES}
-        return GroupCalls(self.descriptions, kinds, exchanges=self.exchanges)
+        shapes = {shape: count for shape, count in self.shapes.items() if shape.collective not in MESSAGES}
+        return GroupCalls(self.descriptions, shapes, exchanges=self.exchanges)
 
     def add(self, other: GroupCalls) -> None:
         """Add the calls of another set of members."""
@@ -120,8 +120,8 @@ class GroupCalls:
         self.messages.update(other.messages)
         self.message_bytes.update(other.message_bytes)
         self.unaddressed.update(other.unaddressed)
-        for kind, count in other.kinds.items():
-            total = self.kinds.setdefault(kind, KindCount())
+        for shape, count in other.shapes.items():
+            total = self.shapes.setdefault(shape, ShapeCount())
             total.calls += count.calls
             total.sent += count.sent
             total.elements |= count.elements
@@ -138,7 +138,7 @@ class WorldCalls:
         hosts: Known hosts, by rank.
         groups: Calls, by the members of groups.
         sent: Bytes by sender and receiver, assuming rings where torch does not fix the route.
-        unspread: Bytes missing from `sent`: `all_to_all` in groups of more than `MAX_SPREAD` ranks, and messages
+        unattributed: Bytes missing from `sent`: `all_to_all` in groups of more than `MAX_SPREAD` ranks, and messages
             without a recorded peer.
         has_steps: Whether only steps from `FIRST_STEADY` on were counted; else all calls were.
         steps: Number of counted steps, on the rank with the most.
@@ -149,7 +149,7 @@ class WorldCalls:
     hosts: dict[int, str] = field(default_factory=dict[int, str])
     groups: dict[Members, GroupCalls] = field(default_factory=dict[Members, GroupCalls])
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
-    unspread: int = 0
+    unattributed: int = 0
     has_steps: bool = True
     steps: int = 0
 
@@ -176,17 +176,17 @@ class CallCounter:
             _count(self._every, calls.rank, batch, batch.calls)
             if batch.steady:
                 _count(self._steady, calls.rank, batch, batch.steady)
-        for place, kind, group in _exchanges(calls):
-            exchange = group.key, calls.rank, calls.sequence[place], kind.message_bytes, _received(calls, place, kind)
+        for index, kind, group in _exchanges(calls):
+            exchange = group.key, calls.rank, calls.sequence[index], kind.message_bytes, _received(calls, index, kind)
             _register(self._every, group).exchanges.add(*exchange)
-            if calls.step[place] >= FIRST_STEADY:
+            if calls.step[index] >= FIRST_STEADY:
                 _register(self._steady, group).exchanges.add(*exchange)
 
     def counted(self) -> WorldCalls:
         """Return the calls of steady steps, or all calls if there are no steady steps."""
         steady, every = self._steady, self._every
         if not steady.groups:
-            every.has_steps = not any(group.kinds for group in every.groups.values())
+            every.has_steps = not any(group.shapes for group in every.groups.values())
             return every
         for members, calls in every.groups.items():  # unused groups show the axes as well
             steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
@@ -224,7 +224,7 @@ class _Batch:
 
 
 def _batches(calls: RankCalls) -> Iterable[_Batch]:
-    """Count the calls in groups. Groups of worlds created by hand are skipped: they are not axes of this world."""
+    """Count the calls in groups. Standalone process groups are skipped: they are not axes of this world."""
     splits_of: Iterable[Splits | None] = itertools.repeat(None)
     if calls.splits:
         splits_of = map(calls.splits.get, range(len(calls)))
@@ -254,14 +254,14 @@ def _exchanges(calls: RankCalls) -> Iterator[tuple[int, CallKind, GroupView]]:
         is_shared = group is not None and group.name.aligned and not group.name.world
         if group is not None and is_shared and kind.operation in EXCHANGES and not _shape_of(kind)[0].is_integer:
             exchanges[number] = kind, group
-    for place, number in enumerate(calls.kind if exchanges else ()):
+    for index, number in enumerate(calls.kind if exchanges else ()):
         if number in exchanges:
-            yield place, *exchanges[number]
+            yield index, *exchanges[number]
 
 
-def _received(calls: RankCalls, place: int, kind: CallKind) -> int | None:
+def _received(calls: RankCalls, index: int, kind: CallKind) -> int | None:
     """Return the bytes that a rank received in an `all_to_all`, or None if its uneven parts are unknown."""
-    splits = calls.splits.get(place)
+    splits = calls.splits.get(index)
     if splits is not None:
         return splits.received
     return None if kind.flags & _UNEVEN else kind.message_bytes
@@ -281,8 +281,8 @@ def _register(world: WorldCalls, view: GroupView) -> GroupCalls:
 def _count(world: WorldCalls, rank: int, batch: _Batch, calls: int) -> None:
     """Add calls of a batch to the counts and to the traffic between ranks."""
     members, group = batch.group.name.ranks, _register(world, batch.group)
-    kind, elements = _shape_of(batch.kind)
-    count = group.kinds.setdefault(kind, KindCount())
+    shape, elements = _shape_of(batch.kind)
+    count = group.shapes.setdefault(shape, ShapeCount())
     sent = calls * _sent(rank, members, batch)
     count.calls += calls
     count.sent += sent
@@ -290,27 +290,27 @@ def _count(world: WorldCalls, rank: int, batch: _Batch, calls: int) -> None:
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = batch.kind.peer
-    if kind.collective in MESSAGES and peer < 0:
+    if shape.collective in MESSAGES and peer < 0:
         group.unaddressed[rank] += calls
-    if kind.collective == SEND and peer >= 0:
+    if shape.collective == SEND and peer >= 0:
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         world.sent[rank, peer] += round(sent)
-    elif kind.collective == SEND:
-        world.unspread += round(sent)
-    elif kind.collective == _BROADCAST and peer == rank:
+    elif shape.collective == SEND:
+        world.unattributed += round(sent)
+    elif shape.collective == _BROADCAST and peer == rank:
         for sender, receiver in _chain(peer, members):
             world.sent[sender, receiver] += calls * batch.kind.message_bytes
-    elif sent and kind.collective != _EXCHANGE:
-        place = bisect_left(members, rank)
-        world.sent[rank, members[(place + 1) % len(members)]] += round(sent)
+    elif sent and shape.collective != _EXCHANGE:
+        index = bisect_left(members, rank)
+        world.sent[rank, members[(index + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:
         parts = _parts(members, batch.splits) or dict.fromkeys(members, sent / calls / (len(members) - 1))
         for other, part in parts.items():
             if other != rank and part:
                 world.sent[rank, other] += round(calls * part)
     else:
-        world.unspread += round(sent)
+        world.unattributed += round(sent)
 
 
 def _sent(rank: int, members: Members, batch: _Batch) -> float:
@@ -326,8 +326,8 @@ def _sent(rank: int, members: Members, batch: _Batch) -> float:
 
 def _chain(root: int, members: Members) -> list[tuple[int, int]]:
     """Return the senders and receivers of a broadcast along a chain from the root."""
-    place = bisect_left(members, root)
-    order = (*members[place:], *members[:place])
+    index = bisect_left(members, root)
+    order = (*members[index:], *members[:index])
     return list(itertools.pairwise(order))
 
 

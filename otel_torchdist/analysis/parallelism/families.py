@@ -62,7 +62,7 @@ class Family:
 
     @property
     def stride(self) -> int | None:
-        """The distance between neighbours; None if it is not the same everywhere."""
+        """The distance between neighbors; None if it is not the same everywhere."""
         strides = {after - before for members in self.groups for before, after in itertools.pairwise(members)}
         return strides.pop() if len(strides) == 1 else None
 
@@ -91,39 +91,42 @@ class Families:
 def families_of(groups: Mapping[Members, Collection[str]], world_size: int, unseen: Collection[int] = ()) -> Families:
     """Sort groups into families.
 
-    In a mesh whose ranks are in order, groups with equal distances between members form a family. In other meshes such
-    groups may lie on different axes, so opposite sides of squares form a family. If groups are missing or do not belong
-    to a mesh, groups with the same description form a family.
+    Groups form a family if they tile the world. Candidates are, in this order:
+
+    1. All groups of one size, by the distances between their members. This fits meshes whose ranks are in order.
+    2. Opposite sides of squares. In other meshes, groups with equal distances may lie on different axes.
+    3. Groups of one size with the same description, because groups may be missing or belong to no mesh.
+    4. The remaining groups, by the distances between their members.
 
     Args:
         groups: Descriptions of each group, by its members. Groups of one rank are left out.
         world_size: Number of ranks in the job.
         unseen: Ranks without records. Their groups may be missing.
     """
-    left = {members for members in groups if len(members) > 1 and members[-1] < world_size}
+    remaining = {members for members in groups if len(members) > 1 and members[-1] < world_size}
     whole: list[Family] = []
 
     def take(candidates: Collection[Members]) -> None:
-        """Move groups from `left` to a family if they tile the world."""
+        """Move groups from `remaining` to a family if they tile the world."""
         family = _tiling(candidates, world_size, frozenset(unseen))
         if family is not None:
             whole.append(family)
-            left.difference_update(candidates)
+            remaining.difference_update(candidates)
 
-    for of_size in _group_by(left, len):
+    for of_size in _group_by(remaining, len):
         classes = _group_by(of_size, _distances)
         if all(_tiling(candidates, world_size, frozenset(unseen)) for candidates in classes):
             for candidates in classes:
                 take(candidates)
-    if left:
-        for candidates in _group_by_axis([*left, *(members for family in whole for members in family.groups)]):
-            take([members for members in candidates if members in left])
-    for size, text in sorted({(len(members), text) for members in left for text in groups[members] if text}):
-        take([members for members in left if len(members) == size and text in groups[members]])
-    for candidates in _group_by(left, _distances):
+    if remaining:
+        for candidates in _group_by_axis([*remaining, *(members for family in whole for members in family.groups)]):
+            take([members for members in candidates if members in remaining])
+    for size, text in sorted({(len(members), text) for members in remaining for text in groups[members] if text}):
+        take([members for members in remaining if len(members) == size and text in groups[members]])
+    for candidates in _group_by(remaining, _distances):
         take(candidates)
     whole.sort(key=lambda family: (family.size, family.stride or world_size, family.groups))
-    return Families(tuple(whole), tuple(sorted(left)))
+    return Families(tuple(whole), tuple(sorted(remaining)))
 
 
 def _distances(members: Members) -> Members:
@@ -153,8 +156,8 @@ def _tiling(candidates: Collection[Members], world_size: int, unseen: frozenset[
     firsts = [rank for rank in range(world_size) if rank // stride % size == 0]
     every = tuple(tuple(range(first, first + size * stride, stride)) for first in firsts)
     missing = {*every} - {*candidates}
-    is_sound = {*candidates} <= {*every} and all(unseen.issuperset(members) for members in missing)
-    return Family(every, is_inferred=True) if is_sound else None
+    is_consistent = {*candidates} <= {*every} and all(unseen.issuperset(members) for members in missing)
+    return Family(every, is_inferred=True) if is_consistent else None
 
 
 def _group_by_axis(groups: Collection[Members]) -> list[list[Members]]:
@@ -185,9 +188,9 @@ def _opposite(side: Members, of_rank: Mapping[int, list[Members]]) -> Iterable[M
         for joining in of_rank[rank]:
             if joining == side:
                 continue
-            for neighbour in joining:
-                for other in of_rank[neighbour]:
-                    if neighbour != rank and other != joining and len(other) == len(side):
+            for neighbor in joining:
+                for other in of_rank[neighbor]:
+                    if neighbor != rank and other != joining and len(other) == len(side):
                         reached.setdefault(other, set()).add(rank)
     return [other for other, ranks in reached.items() if len(ranks) == len(side) and not {*other} & {*side}]
 

@@ -21,7 +21,7 @@ class ParallelGroups(msgspec.Struct, frozen=True):
     Attributes:
         members: The members of each group, by first member.
         size: Number of ranks in each group.
-        stride: Distance of neighbours in a group; null if it is not the same everywhere.
+        stride: Distance of neighbors in a group; null if it is not the same everywhere.
         span: Indices of the axes that each group spans completely, from 0; the index after the last axis stands for the
             copies of the grid. Null if a group spans some only in part.
         inferred: Whether some groups were not seen.
@@ -70,7 +70,7 @@ class Graph(msgspec.Struct, frozen=True):
         steady: Whether only calls from the third step on were counted; else all were.
         copies: Number of grids of this shape in the world.
         coordinates: For each rank: its coordinate on each axis, then the index of its copy of the grid.
-        axes: The groups along each axis of the grid, nearest neighbours first.
+        axes: The groups along each axis of the grid, nearest neighbors first.
         groups: All other groups: first those that span several axes completely, then the rest.
         traffic: Bytes from rank to rank.
         unattributed_bytes: Bytes missing from `traffic`: `all_to_all` in groups of more than 128 ranks, and messages to
@@ -97,7 +97,7 @@ class Graph(msgspec.Struct, frozen=True):
 
 def graph_of(calls: WorldCalls) -> Graph:
     """Derive the graph from the calls of all ranks."""
-    by_members = _with_senders(calls)
+    by_members = _with_pipelines(calls)
     unseen = tuple(rank for rank in range(calls.world_size) if rank not in calls.ranks)
     descriptions = {members: group.descriptions for members, group in by_members.items()}
     families = families_of(descriptions, calls.world_size, unseen)
@@ -105,10 +105,10 @@ def graph_of(calls: WorldCalls) -> Graph:
     grid = grid_of(families, calls.world_size, weights)
     builder = _Builder(calls, by_members, grid)
     axes = [builder.axis(place, axis) for place, axis in enumerate(grid.axes)]
-    rest = [family for family in families.whole if family not in grid.axes]
-    others = [builder.others(family.groups, family.is_inferred) for family in rest]
-    others += [builder.others(similar) for similar in _similar(families.rest, descriptions if unseen else {})]
-    others.sort(key=lambda groups: (groups.span is None, len(groups.span or ()), groups.members))
+    off_axis = [family for family in families.whole if family not in grid.axes]
+    groups = [builder.off_axis(family.groups, family.is_inferred) for family in off_axis]
+    groups += [builder.off_axis(similar) for similar in _similar(families.rest, descriptions if unseen else {})]
+    groups.sort(key=lambda groups: (groups.span is None, len(groups.span or ()), groups.members))
     return Graph(
         world_size=calls.world_size,
         unseen=unseen,
@@ -116,9 +116,9 @@ def graph_of(calls: WorldCalls) -> Graph:
         copies=grid.copies,
         coordinates=grid.coordinates,
         axes=tuple(axes),
-        groups=tuple(others),
+        groups=tuple(groups),
         traffic=tuple(Traffic(*pair, size) for pair, size in sorted(calls.sent.items())),
-        unattributed_bytes=calls.unspread,
+        unattributed_bytes=calls.unattributed,
         hosts=calls.hosts,
     )
 
@@ -128,7 +128,7 @@ def _sent(by_members: Mapping[Members, GroupCalls], members: Members) -> float:
     return group.sent if group is not None else 0.0
 
 
-def _with_senders(calls: WorldCalls) -> dict[Members, GroupCalls]:
+def _with_pipelines(calls: WorldCalls) -> dict[Members, GroupCalls]:
     """Return the calls of all groups, with pipelines split off from larger groups in which they send messages."""
     groups = dict(calls.groups)
     for members, group in calls.groups.items():
@@ -168,13 +168,15 @@ class _Builder:
         self._by_members = by_members
         self._grid = grid
         self._scattered = _scattered(by_members)
-        self._has_backward = any(kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds)
+        self._has_backward = any(
+            shape.phase is Phase.BACKWARD for group in by_members.values() for shape in group.shapes
+        )
 
     def axis(self, place: int, axis: Family) -> ParallelGroups:
         """Describe the groups along an axis."""
         return self._groups(axis.groups, (place,), axis.is_inferred)
 
-    def others(self, members: Sequence[Members], is_inferred: bool = False) -> ParallelGroups:
+    def off_axis(self, members: Sequence[Members], is_inferred: bool = False) -> ParallelGroups:
         """Describe groups of one size that are not along one axis."""
         spans = {self._grid.span(group) for group in members}
         return self._groups(members, spans.pop() if len(spans) == 1 else None, is_inferred)
@@ -219,17 +221,17 @@ def _ring_counts(members: Sequence[Members], calls: GroupCalls, known: Collectio
     if calls.unaddressed and not calls.messages:
         return _unaddressed_ring_counts(members, calls)
     between: Counter[tuple[int, int]] = Counter()
-    neighbours: dict[int, set[int]] = {}
+    neighbors: dict[int, set[int]] = {}
     for (sender, receiver), count in calls.messages.items():
         between[min(sender, receiver), max(sender, receiver)] += count
-        neighbours.setdefault(sender, set()).add(receiver)
-        neighbours.setdefault(receiver, set()).add(sender)
+        neighbors.setdefault(sender, set()).add(receiver)
+        neighbors.setdefault(receiver, set()).add(sender)
     rings = [
         group
         for group in members
-        if len(group) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in group if rank in known)
+        if len(group) > 2 and all(len(neighbors.get(rank, ())) > 1 for rank in group if rank in known)
     ]
-    rings = [ring for ring in rings if not neighbours.keys().isdisjoint(ring)]
+    rings = [ring for ring in rings if not neighbors.keys().isdisjoint(ring)]
     if not rings:
         return None
     if not all(rank in known for ring in rings for rank in ring):
@@ -243,8 +245,8 @@ def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
     """Return the element counts that each rank holds after a reduce_scatter, by group."""
     scattered: dict[Members, set[int]] = {}
     for members, group in groups.items():
-        for kind, count in group.kinds.items():
-            if kind.collective == "reduce_scatter":
+        for shape, count in group.shapes.items():
+            if shape.collective == "reduce_scatter":
                 scattered.setdefault(members, set()).update(elements // len(members) for elements in count.elements)
     return scattered
 

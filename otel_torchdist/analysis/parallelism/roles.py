@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.analysis.parallelism.calls import UNKNOWN_SHAPE, CallShape, GroupCalls, KindCount
+from otel_torchdist.analysis.parallelism.calls import UNKNOWN_SHAPE, CallShape, GroupCalls, ShapeCount
 from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.collectives import MESSAGES
 from otel_torchdist.model.kinds import Phase
@@ -36,11 +36,11 @@ class Role(Enum):
     SEQUENCE = "TP with SP"
     """Activations are gathered and scattered within a layer, along the sequence."""
     PIPELINE = "PP"
-    """Neighbours send each other activations and gradients."""
+    """Neighbors send each other activations and gradients."""
     ATTENTION_RING = "CP (ring)"
-    """Neighbours send each other tensors around a ring, the same number between all neighbours."""
+    """Neighbors send each other tensors around a ring, the same number between all neighbors."""
     RING = "PP or ring CP"
-    """Neighbours send each other tensors around a ring: interleaved stages, or ring attention."""
+    """Neighbors send each other tensors around a ring: interleaved stages, or ring attention."""
     EXPERT = "EP"
     """Tokens are exchanged. The router decides how many."""
     CONTEXT = "CP (Ulysses)"
@@ -71,11 +71,11 @@ MIN_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RingCounts:
-    """The message counts between neighbours of a ring.
+    """The message counts between neighbors of a ring.
 
     Attributes:
-        fewest: Messages between the two neighbours with the fewest.
-        most: Messages between the two neighbours with the most.
+        fewest: Messages between the two neighbors with the fewest.
+        most: Messages between the two neighbors with the most.
     """
 
     fewest: int
@@ -86,7 +86,7 @@ MIN_FORWARD: Final = 0.1
 """Tensors of unknown shape are activations if at least this share of their bytes moves outside of backward. Batch
 statistics have less."""
 MIN_MESSAGES: Final = 8
-"""Least number of messages between two neighbours that makes evenness significant."""
+"""Least number of messages between two neighbors that makes evenness significant."""
 MIN_RING_EVENNESS: Final = 0.98
 """Least ratio of `fewest` to `most` in ring attention."""
 MAX_PIPELINE_EVENNESS: Final = 0.9
@@ -115,12 +115,12 @@ def roles_of(calls: GroupCalls, context: GroupContext) -> list[RoleEvidence]:
         calls: The calls of groups with the same purpose.
         context: The context of these groups.
     """
-    patterns = _CallPatterns.of(calls.kinds, context)
-    by_role: dict[Role, list[tuple[CallShape, KindCount]]] = {}
-    for kind, count in calls.kinds.items():
-        role = _role_of(kind, count, context, patterns)
+    patterns = _CallPatterns.of(calls.shapes, context)
+    by_role: dict[Role, list[tuple[CallShape, ShapeCount]]] = {}
+    for shape, count in calls.shapes.items():
+        role = _role_of(shape, count, context, patterns)
         if role is not None:
-            by_role.setdefault(role, []).append((kind, count))
+            by_role.setdefault(role, []).append((shape, count))
     sent = sum(count.sent for counts in by_role.values() for _, count in counts)
     total = sum(count.calls for counts in by_role.values() for _, count in counts)
     roles = [_evidence(role, counts, sent, total) for role, counts in by_role.items()]
@@ -154,12 +154,14 @@ class _CallPatterns:
     unshaped: UnshapedCalls
 
     @classmethod
-    def of(cls, counts: Mapping[CallShape, KindCount], context: GroupContext) -> _CallPatterns:
-        kinds = [kind for kind in counts if not kind.is_small]
-        flat = (kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1)
-        shaped = [kind for kind in kinds if kind.dimensions > 1 and not kind.is_integer and kind.reduce_op != "avg"]
-        inside = {kind.collective for kind in shaped if kind.phase is Phase.BACKWARD}
-        outside = {kind.collective for kind in shaped if kind.phase is not Phase.BACKWARD}
+    def of(cls, counts: Mapping[CallShape, ShapeCount], context: GroupContext) -> _CallPatterns:
+        shapes = [shape for shape in counts if not shape.is_small]
+        flat = (shape.site for shape in shapes if shape.collective == "all_reduce" and shape.dimensions == 1)
+        shaped = [
+            shape for shape in shapes if shape.dimensions > 1 and not shape.is_integer and shape.reduce_op != "avg"
+        ]
+        inside = {shape.collective for shape in shaped if shape.phase is Phase.BACKWARD}
+        outside = {shape.collective for shape in shaped if shape.phase is not Phase.BACKWARD}
         return cls(
             flat=frozenset(flat),
             averages="all_reduce" in inside and outside.isdisjoint(("all_reduce", "all_gather", "reduce_scatter")),
@@ -168,32 +170,34 @@ class _CallPatterns:
         )
 
 
-def _role_of(kind: CallShape, count: KindCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
+def _role_of(shape: CallShape, count: ShapeCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
     """Return the role that calls of one shape show, or None if any group may make such calls."""
-    if kind.collective in MESSAGES:
+    if shape.collective in MESSAGES:
         return _role_of_messages(context.ring)
-    if kind.collective == "all_to_all":
-        return _role_of_exchange(kind, count)
-    if kind.is_small or kind.is_integer:
+    if shape.collective == "all_to_all":
+        return _role_of_exchange(shape, count)
+    if shape.is_small or shape.is_integer:
         return None
-    if kind.dimensions == UNKNOWN_SHAPE:
-        return _role_of_unshaped(kind, count, context, patterns)
-    if kind.collective in ("all_gather", "reduce_scatter"):
-        return Role.SHARDED if kind.dimensions == 1 or patterns.scatters else Role.SEQUENCE
-    if kind.collective != "all_reduce":
+    if shape.dimensions == UNKNOWN_SHAPE:
+        return _role_of_unshaped(shape, count, context, patterns)
+    if shape.collective in ("all_gather", "reduce_scatter"):
+        return Role.SHARDED if shape.dimensions == 1 or patterns.scatters else Role.SEQUENCE
+    if shape.collective != "all_reduce":
         return None
-    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in patterns.flat and not patterns.averages:
+    if shape.dimensions > 1 and shape.reduce_op != "avg" and shape.site not in patterns.flat and not patterns.averages:
         return Role.TENSOR
     return Role.REPLICA if count.elements.intersection(context.scattered) else Role.DATA
 
 
-def _role_of_unshaped(kind: CallShape, count: KindCount, context: GroupContext, patterns: _CallPatterns) -> Role | None:
-    if kind.collective in ("all_gather", "reduce_scatter"):
+def _role_of_unshaped(
+    shape: CallShape, count: ShapeCount, context: GroupContext, patterns: _CallPatterns
+) -> Role | None:
+    if shape.collective in ("all_gather", "reduce_scatter"):
         roles = {Content.GRADIENTS: Role.SHARDED, Content.ACTIVATIONS: Role.SEQUENCE}
         return roles.get(patterns.unshaped.scattered)
-    if kind.collective != "all_reduce" or patterns.unshaped.reduced is Content.UNKNOWN:
+    if shape.collective != "all_reduce" or patterns.unshaped.reduced is Content.UNKNOWN:
         return None
-    if kind.reduce_op != "avg" and patterns.unshaped.reduced is Content.ACTIVATIONS:
+    if shape.reduce_op != "avg" and patterns.unshaped.reduced is Content.ACTIVATIONS:
         return Role.TENSOR
     return Role.REPLICA if count.elements.intersection(context.scattered) else Role.DATA
 
@@ -214,20 +218,20 @@ def _role_of_messages(counts: RingCounts | None) -> Role:
     return Role.PIPELINE if evenness <= MAX_PIPELINE_EVENNESS else Role.RING
 
 
-def _role_of_exchange(kind: CallShape, count: KindCount) -> Role | None:
-    if kind.is_integer:
-        return Role.EXPERT if kind.is_small else None  # how many tokens each rank is about to send
+def _role_of_exchange(shape: CallShape, count: ShapeCount) -> Role | None:
+    if shape.is_integer:
+        return Role.EXPERT if shape.is_small else None  # how many tokens each rank is about to send
     return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
-def _evidence(role: Role, counts: Iterable[tuple[CallShape, KindCount]], sent: float, total: int) -> RoleEvidence:
+def _evidence(role: Role, counts: Iterable[tuple[CallShape, ShapeCount]], sent: float, total: int) -> RoleEvidence:
     counts = list(counts)
     calls, role_sent = sum(count.calls for _, count in counts), sum(count.sent for _, count in counts)
     names: Counter[str] = Counter()
     in_backward: Counter[str] = Counter()
-    for kind, count in counts:
-        names[_described(kind)] += count.calls
-        in_backward[_described(kind)] += count.calls * (kind.phase is Phase.BACKWARD)
+    for shape, count in counts:
+        names[_described(shape)] += count.calls
+        in_backward[_described(shape)] += count.calls * (shape.phase is Phase.BACKWARD)
     listed = ", ".join(
         f"{number:,} {name}{_share_in_backward(in_backward[name], number)}" for name, number in names.most_common()
     )
@@ -241,13 +245,13 @@ def _share_in_backward(calls: int, total: int) -> str:
     return " (all in backward)" if calls == total else f" ({calls:,} in backward)"
 
 
-def _described(kind: CallShape) -> str:
-    if kind.collective in MESSAGES:
-        return kind.collective
-    is_known = kind.reduce_op not in ("", UNREAD)
-    operator = f" ({kind.reduce_op})" if is_known and kind.collective == "all_reduce" else ""
-    shape = "tensors of unknown shape" if kind.dimensions == UNKNOWN_SHAPE else f"{kind.dimensions}-d tensors"
-    return f"{kind.collective}{operator} of {shape}"
+def _described(shape: CallShape) -> str:
+    if shape.collective in MESSAGES:
+        return shape.collective
+    is_known = shape.reduce_op not in ("", UNREAD)
+    operator = f" ({shape.reduce_op})" if is_known and shape.collective == "all_reduce" else ""
+    tensors = "tensors of unknown shape" if shape.dimensions == UNKNOWN_SHAPE else f"{shape.dimensions}-d tensors"
+    return f"{shape.collective}{operator} of {tensors}"
 
 
 _WORDS: Final[Mapping[str, frozenset[Role]]] = {
@@ -300,26 +304,26 @@ class UnshapedCalls:
         scattered: Content of `reduce_scatter`, and so of `all_gather`.
     """
 
-    def __init__(self, kinds: Mapping[CallShape, KindCount], has_backward: bool) -> None:
+    def __init__(self, shapes: Mapping[CallShape, ShapeCount], has_backward: bool) -> None:
         """Derive the content.
 
         Args:
-            kinds: All calls of the groups.
+            shapes: All calls of the groups.
             has_backward: Whether any rank is known to have made calls in a backward pass, in any group.
         """
-        self.reduced: Final = _content(kinds, "all_reduce", has_backward)
-        self.scattered: Final = _content(kinds, "reduce_scatter", has_backward)
+        self.reduced: Final = _content(shapes, "all_reduce", has_backward)
+        self.scattered: Final = _content(shapes, "reduce_scatter", has_backward)
 
 
-def _content(kinds: Mapping[CallShape, KindCount], collective: str, has_backward: bool) -> Content:
+def _content(shapes: Mapping[CallShape, ShapeCount], collective: str, has_backward: bool) -> Content:
     sent = dict.fromkeys(Phase, 0.0)
-    for kind, count in kinds.items():
+    for shape, count in shapes.items():
         if (
-            kind.collective == collective
-            and kind.dimensions == UNKNOWN_SHAPE
-            and not (kind.is_small or kind.is_integer)
+            shape.collective == collective
+            and shape.dimensions == UNKNOWN_SHAPE
+            and not (shape.is_small or shape.is_integer)
         ):
-            sent[kind.phase] += count.sent
+            sent[shape.phase] += count.sent
     inside, outside = sent[Phase.BACKWARD], sent[Phase.OUTSIDE_BACKWARD]
     if not inside and not outside:
         return Content.UNKNOWN

@@ -9,8 +9,7 @@ from typing import Final
 from otel_torchdist.analysis.parallelism.calls import MAX_SPREAD
 from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.analysis.parallelism.roles import Role
-from otel_torchdist.model.naming import compress_ranks, name_ranks
-from otel_torchdist.model.units import amount
+from otel_torchdist.model.text import amount, compress_ranks, name_ranks
 
 TIMES: Final = " \N{MULTIPLICATION SIGN} "
 UNKNOWN: Final = "unclear"

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.analysis.reproducer.script import DEFAULT_GROUP, ScriptCall
 from otel_torchdist.model.collectives import MESSAGES, RECV, ROOTED, Waiting, waiting_in
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 
 WIDTH: Final = 100
 MAX_TEXT: Final = 2_000

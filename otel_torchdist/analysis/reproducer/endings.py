@@ -12,7 +12,7 @@ from typing import Final
 from otel_torchdist.analysis.reproducer.calls import literal
 from otel_torchdist.analysis.reproducer.script import End, Ending
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 
 FOREVER_S: Final = "1_000_000"
 SUDDEN: Final = frozenset({Ending.KILLS_ITSELF, Ending.RAISES, Ending.EXITS_AT_ONCE})

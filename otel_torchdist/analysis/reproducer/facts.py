@@ -10,14 +10,14 @@ from typing import Final
 
 from otel_torchdist.analysis.reproducer.endings import is_assumed
 from otel_torchdist.analysis.reproducer.rank_mapping import RankMapping, VerdictScope
-from otel_torchdist.analysis.reproducer.steps import Substituted
+from otel_torchdist.analysis.reproducer.steps import Substitutions
 from otel_torchdist.analysis.reproducer.tails import Tails
 from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.places import describe_place
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import name_ranks
 
 MAX_FRAMES: Final = 6
 _FRAME: Final = re.compile(r'^  File "(.*)", (line \d+, in .*)$')
@@ -44,7 +44,7 @@ def facts_about(
     scope: VerdictScope,
     tails: Tails,
     mapping: RankMapping,
-    substituted: Substituted,
+    substitutions: Substitutions,
     origin: ScriptOrigin,
     sequence: int,
 ) -> Iterator[str]:
@@ -54,7 +54,7 @@ def facts_about(
         scope: The ranks and channels that the verdict involves.
         tails: The last calls of the ranks.
         mapping: The mapping between the job's ranks and the script's ranks.
-        substituted: The differences from the job.
+        substitutions: The differences from the job.
         origin: The origin of the verdict.
         sequence: Position of the hang in the script. The verdict's sentence has the position in the job.
     """
@@ -62,7 +62,7 @@ def facts_about(
     yield f"The job ({origin.source}): {origin.sentence}."
     yield _ranks(mapping, origin.world_size)
     yield " ".join(_calls(verdict, sequence))
-    changes = [*_changes(substituted)]
+    changes = [*_changes(substitutions)]
     if tails.several_threads:
         changes.append("Several threads of a rank were in calls: here the rank hangs in the first of these calls.")
     if mapping.dropped:
@@ -110,32 +110,33 @@ def _ranks(mapping: RankMapping, world_size: int) -> str:
 
 def _calls(verdict: Verdict, sequence: int) -> Iterator[str]:
     yield "Only the last calls of the involved groups are repeated."
-    where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
-    if where.sequence != sequence and where.channel.kind is RecordKind.OPERATION:
-        yield f"So sequence {where.sequence} of the job is sequence {sequence} here."
+    stalled = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
+    if stalled.sequence != sequence and stalled.channel.kind is RecordKind.OPERATION:
+        yield f"So sequence {stalled.sequence} of the job is sequence {sequence} here."
     if verdict.group is not None and verdict.group.name.backend not in ("", "gloo", "cpu:gloo"):
         yield f"The job used {verdict.group.name.backend}; here it is gloo, with tensors on the CPU."
 
 
-def _changes(substituted: Substituted) -> Iterator[str]:
-    yield from _replacements("operation", substituted.operations)
-    yield from _replacements("dtype", substituted.dtypes)
-    yield from _replacements("reduce op", substituted.reduce_ops)
-    if substituted.sizes.factor > 1:
-        yield f"Tensors are flat and about {substituted.sizes.factor} times smaller, so that all fit into one gigabyte."
-    if substituted.without_shapes:
+def _changes(substitutions: Substitutions) -> Iterator[str]:
+    yield from _replacements("operation", substitutions.operations)
+    yield from _replacements("dtype", substitutions.dtypes)
+    yield from _replacements("reduce op", substitutions.reduce_ops)
+    if substitutions.sizes.factor > 1:
+        factor = substitutions.sizes.factor
+        yield f"Tensors are flat and about {factor} times smaller, so that all fit into one gigabyte."
+    if substitutions.without_shapes:
         yield "Shapes of some calls are not recorded: four elements are assumed."
-    if substituted.without_reduce_ops:
+    if substitutions.without_reduce_ops:
         yield "Reduce ops are not recorded: sum is assumed."
-    if substituted.without_splits:
+    if substitutions.without_splits:
         yield "The split sizes of some exchanges are not recorded: even parts are assumed."
-    if substituted.without_roots:
+    if substitutions.without_roots:
         yield "Roots of some calls are not recorded or not among these ranks: the first member is assumed."
 
 
 def _replacements(kind: str, replaced: Mapping[str, str]) -> Iterator[str]:
-    for original, other in sorted(replaced.items()):
-        yield f"{other} replaces the {kind} {original}, which gloo does not always support."
+    for original, substitute in sorted(replaced.items()):
+        yield f"{substitute} replaces the {kind} {original}, which gloo does not always support."
 
 
 def _outcome(verdict: Verdict) -> Iterator[str]:

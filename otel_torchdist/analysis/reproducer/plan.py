@@ -19,15 +19,15 @@ from otel_torchdist.analysis.reproducer.script import (
     ScriptGroup,
     Step,
 )
-from otel_torchdist.analysis.reproducer.steps import StepWriter, groups_for, number_of, whole
+from otel_torchdist.analysis.reproducer.steps import StepWriter, default_group, groups_for, number_of
 from otel_torchdist.analysis.reproducer.tails import Event, tails_of
 from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_RANKS: Final = 1_024
 """Upper bound on the script's ranks, which all run on one machine."""
@@ -56,13 +56,13 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
     views = _groups_in(verdict, kept)
     groups = groups_for(views, mapping, origin.world_size)
     writer = StepWriter(kept, mapping, groups, _earliest(kept))
-    before = _before(scope, groups, mapping)
-    steps = tuple((*before, *_steps(verdict, rank, kept[rank], writer)) for rank in mapping.kept)
-    where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
-    sequence = _position(where, tails.first, groups, mapping)
+    creations = _creations(scope, groups, mapping)
+    steps = tuple((*creations, *_steps(verdict, rank, kept[rank], writer)) for rank in mapping.kept)
+    stalled = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
+    sequence = _position(stalled, tails.first, groups, mapping)
     return Script(
         title=f"This script hangs as a job of {origin.world_size or len(histories)} ranks did: `{verdict.kind.value}`.",
-        facts=tuple(facts_about(scope, tails, mapping, writer.substituted, origin, sequence)),
+        facts=tuple(facts_about(scope, tails, mapping, writer.substitutions, origin, sequence)),
         steps=steps,
         named=tuple(place for place, rank in enumerate(mapping.kept) if rank in verdict.ranks),
         stand_for=mapping.stand_for,
@@ -96,13 +96,13 @@ def _groups_in(verdict: Verdict, tails: Mapping[int, Sequence[Event]]) -> list[G
     return [group for group in (verdict.group, *used) if group is not None]
 
 
-def _before(scope: VerdictScope, groups: Mapping[str, ScriptGroup], mapping: RankMapping) -> list[Step]:
+def _creations(scope: VerdictScope, groups: Mapping[str, ScriptGroup], mapping: RankMapping) -> list[Step]:
     """Return the steps that create all groups before the hang, except groups whose creation hangs."""
     hanging = {channel.group for channel in scope.hangs_at if channel.kind is RecordKind.RENDEZVOUS}
     created = {group.number: group for key, group in groups.items() if key not in hanging}
     hanging_numbers = {groups[key].number for key in hanging if key in groups}
     if DEFAULT_GROUP not in hanging_numbers:
-        created = {DEFAULT_GROUP: whole(mapping), **created}
+        created = {DEFAULT_GROUP: default_group(mapping), **created}
     return [Create(group) for group in created.values()]
 
 
@@ -115,13 +115,13 @@ def _earliest(tails: Mapping[int, Sequence[Event]]) -> int | None:
 
 
 def _position(
-    where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], mapping: RankMapping
+    stalled: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], mapping: RankMapping
 ) -> int:
     """Return the script's sequence of an operation of the job. Creations are counted among groups of the same ranks."""
-    if where.channel.kind is RecordKind.OPERATION:
-        return where.sequence - first[where.channel] + 1
-    hanging = groups[where.channel.group]
-    created = {DEFAULT_GROUP: whole(mapping), **{group.number: group for group in groups.values()}}
+    if stalled.channel.kind is RecordKind.OPERATION:
+        return stalled.sequence - first[stalled.channel] + 1
+    hanging = groups[stalled.channel.group]
+    created = {DEFAULT_GROUP: default_group(mapping), **{group.number: group for group in groups.values()}}
     return sum(group.ranks == hanging.ranks for number, group in created.items() if number <= hanging.number)
 
 

@@ -15,7 +15,7 @@ from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import NEW_GROUP
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def choose_ranks(scope: VerdictScope, tails: Mapping[int, Sequence[Event]]) -> R
     roots = {event.operation.record.peer for tail in tails.values() for event in tail} & {*ranks}
     parties: dict[Hashable, list[int]] = {}
     for rank in sorted(ranks, key=lambda rank: (rank not in roots, rank)):
-        parties.setdefault(_behaviour(scope, rank, tails.get(rank, ())), []).append(rank)
+        parties.setdefault(_behavior(scope, rank, tails.get(rank, ())), []).append(rank)
     largest = _largest(scope, parties)
     kept = {rank for party in largest for rank in party[: _ranks_to_keep(scope, party, largest)]}
     kept |= {event.operation.record.peer for rank in kept for event in tails.get(rank, ())} & {*ranks}
@@ -135,7 +135,7 @@ def choose_ranks(scope: VerdictScope, tails: Mapping[int, Sequence[Event]]) -> R
     return RankMapping(ordered, stand_for, tuple(sorted({*ranks} - shown)))
 
 
-def _behaviour(scope: VerdictScope, rank: int, tail: Sequence[Event]) -> Hashable:
+def _behavior(scope: VerdictScope, rank: int, tail: Sequence[Event]) -> Hashable:
     """Return a rank's last calls without times and call sites, to compare ranks."""
     calls = tuple(
         (

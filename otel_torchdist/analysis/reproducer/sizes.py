@@ -233,8 +233,8 @@ def _item(view: OperationView) -> int:
 def _shapes(view: OperationView, elements: Sequence[int]) -> tuple[Shape, ...]:
     """Return shapes of parts with these numbers of elements: in rows of the call's tensor, or flat."""
     shapes = view.signature.shapes if view.signature is not None else ()
-    rest = tuple(shapes[0][1:]) if shapes and view.name != ALL_TO_ALL_LISTS else ()
-    row = math.prod(rest)
+    row_shape = tuple(shapes[0][1:]) if shapes and view.name != ALL_TO_ALL_LISTS else ()
+    row = math.prod(row_shape)
     if row <= 0 or any(count % row for count in elements):
         return tuple((count,) for count in elements)
-    return tuple((count // row, *rest) for count in elements)
+    return tuple((count // row, *row_shape) for count in elements)

@@ -55,7 +55,7 @@ def groups_for(views: Iterable[GroupView], mapping: RankMapping, world_size: int
     return groups
 
 
-def whole(mapping: RankMapping) -> ScriptGroup:
+def default_group(mapping: RankMapping) -> ScriptGroup:
     """Return the script's default group."""
     return ScriptGroup(DEFAULT_GROUP, tuple(range(len(mapping.kept))))
 
@@ -85,7 +85,7 @@ _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
 
 @dataclass(frozen=True, slots=True)
-class Substituted:
+class Substitutions:
     """The differences from the job, due to limits of gloo or of the machine, or to missing records.
 
     Attributes:
@@ -113,7 +113,7 @@ class StepWriter:
     """Writes the steps of ranks.
 
     Attributes:
-        substituted: The differences from the job.
+        substitutions: The differences from the job.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class StepWriter:
         }
         self._sizes = sizes_for(unscaled.values())
         reducing = [signature for signature in signatures if self._operations.get(signature.operation) in _REDUCING]
-        self.substituted = Substituted(
+        self.substitutions = Substitutions(
             operations=_changed(self._operations),
             dtypes=_changed(self._dtypes),
             reduce_ops=_changed(self._reduce_ops),
@@ -269,7 +269,7 @@ def _is_open(event: Event) -> bool:
 
 
 def _changed(replaced: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: other for name, other in replaced.items() if name != other}
+    return {name: substitute for name, substitute in replaced.items() if name != substitute}
 
 
 def _lacks_shapes(view: OperationView) -> bool:

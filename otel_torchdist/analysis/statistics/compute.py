@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
-from otel_torchdist.analysis.statistics.groups import Correlator, differences, labels_of
+from otel_torchdist.analysis.statistics.correlation import Correlator, differences, labels_of
+from otel_torchdist.analysis.statistics.grouping import DEFAULT_KEYS, Grouping, GroupingKey, RowKey
 from otel_torchdist.analysis.statistics.result import (
     Bandwidth,
     BandwidthOver,
@@ -30,16 +30,16 @@ from otel_torchdist.sources.history.meetings import Meeting, SharedChannel, shar
 
 
 def statistics_of(
-    histories: Iterable[RankHistory], parts: Iterable[Part] = DEFAULT_PARTS, only: Collection[int] | None = None
+    histories: Iterable[RankHistory], keys: Iterable[GroupingKey] = DEFAULT_KEYS, only: Collection[int] | None = None
 ) -> Statistics:
     """Compute the statistics of a run.
 
     Args:
         histories: One history per rank, in any order. Each is reduced to columns before the next is taken.
-        parts: The keys by which calls are grouped into rows.
+        keys: The keys by which calls are grouped into rows.
         only: The ranks whose calls count in rows and totals; None for all. Waiting times depend on the others as well.
     """
-    return statistics_of_calls(table_of(histories).ranks, parts, only)
+    return statistics_of_calls(table_of(histories).ranks, keys, only)
 
 
 class Observer(Protocol):
@@ -52,7 +52,7 @@ class Observer(Protocol):
 
 def statistics_of_calls(
     by_rank: Mapping[int, RankCalls],
-    parts: Iterable[Part] = DEFAULT_PARTS,
+    keys: Iterable[GroupingKey] = DEFAULT_KEYS,
     only: Collection[int] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Statistics:
@@ -60,32 +60,32 @@ def statistics_of_calls(
 
     Args:
         by_rank: The calls, by rank.
-        parts: The keys by which calls are grouped into rows.
+        keys: The keys by which calls are grouped into rows.
         only: The ranks whose calls count in rows and totals; None for all.
         observers: Receive all matched calls in the same pass, because a second pass would take nearly as long.
     """
-    parts = tuple(part for part in Part if part in set(parts))
+    keys = tuple(key for key in GroupingKey if key in set(keys))
     ranks = {rank: by_rank[rank] for rank in sorted(by_rank)}
-    chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
+    chosen = [calls for calls in ranks.values() if only is None or calls.rank in only]
     rows: dict[RowKey, Tally] = {}
-    counted = {rank.rank: _count(rank, rows, Grouping(parts)) for rank in chosen}
+    counted = {calls.rank: _count(calls, rows, Grouping(keys)) for calls in chosen}
     splitter = Splitter(ranks, {rank: of_rank.rows for rank, of_rank in counted.items()})
     shared = [
         channel for channel in shared_channels(ranks) if only is None or not set(only).isdisjoint(channel.expected)
     ]
-    labels = labels_of(rank.groups for rank in ranks.values())
+    labels = labels_of(calls.groups for calls in ranks.values())
     groups = _correlated(shared, (splitter, *observers), ranks, labels)
     splitter.finish()
     differing = differences(shared, labels)
-    members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
+    members = {key: len(view.members) for calls in ranks.values() for key, view in calls.groups.items()}
     return Statistics(
-        by=parts,
+        by=keys,
         differences=tuple(differing),
         rows=tuple(
             _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), differing)
             for key, tally in rows.items()
         ),
-        ranks=tuple(_totals(rank, counted[rank.rank], splitter) for rank in chosen),
+        ranks=tuple(_totals(calls, counted[calls.rank], splitter) for calls in chosen),
         groups=tuple(groups),
     )
 

@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.units import size_class
+from otel_torchdist.model.text import size_class
 from otel_torchdist.sources.history.call_kinds import CallKind
 
 
-class Part(Enum):
-    """A property of calls by which rows may be grouped."""
+class GroupingKey(Enum):
+    """A key by which calls can be grouped into rows. The value is the name in `--by`."""
 
     OPERATION = "operation"
     GROUP = "group"
@@ -22,7 +22,7 @@ class Part(Enum):
     PHASE = "phase"
 
 
-DEFAULT_PARTS: Final = (Part.OPERATION, Part.GROUP, Part.SIZE)
+DEFAULT_KEYS: Final = (GroupingKey.OPERATION, GroupingKey.GROUP, GroupingKey.SIZE)
 UNKNOWN_SIZE: Final = "unknown"
 NO_SIZE: Final = "none"
 
@@ -50,20 +50,20 @@ class RowKey(NamedTuple):
 class Grouping:
     """Assigns calls to rows."""
 
-    def __init__(self, parts: Iterable[Part] = DEFAULT_PARTS) -> None:
-        """Group rows by these properties."""
-        self.parts = frozenset(parts)
+    def __init__(self, keys: Iterable[GroupingKey] = DEFAULT_KEYS) -> None:
+        """Group calls into rows by these keys."""
+        self.keys = frozenset(keys)
 
     def key_of(self, kind: CallKind, size: int | None, rank: int) -> RowKey:
         """Return the row of a rank's calls of one kind; `size` is the operation's size, see `traffic.size_of`."""
-        parts = self.parts
+        keys = self.keys
         return RowKey(
-            operation=kind.operation if Part.OPERATION in parts else None,
-            group=kind.group_key if Part.GROUP in parts else None,
-            size_class=_class_of(size) if Part.SIZE in parts else None,
-            site=_site_of(kind.site) if Part.SITE in parts else None,
-            rank=rank if Part.RANK in parts else None,
-            phase=kind.phase.name.lower() if Part.PHASE in parts else None,
+            operation=kind.operation if GroupingKey.OPERATION in keys else None,
+            group=kind.group_key if GroupingKey.GROUP in keys else None,
+            size_class=_class_of(size) if GroupingKey.SIZE in keys else None,
+            site=_site_of(kind.site) if GroupingKey.SITE in keys else None,
+            rank=rank if GroupingKey.RANK in keys else None,
+            phase=kind.phase.name.lower() if GroupingKey.PHASE in keys else None,
         )
 
 
@@ -75,3 +75,18 @@ def _class_of(size: int | None) -> str:
 
 def _site_of(site: CallSiteName | None) -> tuple[str, str, int]:
     return ("", "", 0) if site is None else (site.function, site.file, site.line)
+
+
+def keys_named(names: str | Iterable[str]) -> tuple[GroupingKey, ...]:
+    """Return the keys with these names, from a list such as `operation,site` or single names.
+
+    Raises:
+        ValueError: A name is no key's, or there is none.
+    """
+    words = names.split(",") if isinstance(names, str) else names
+    words = [stripped for word in words if (stripped := word.strip())]
+    key_by_name = {key.value: key for key in GroupingKey}
+    unknown = next((word for word in words if word not in key_by_name), None)
+    if unknown is not None or not words:
+        raise ValueError(f"{unknown or names!r}: a list of {', '.join(key_by_name)} is expected")
+    return tuple(key_by_name[word] for word in words)

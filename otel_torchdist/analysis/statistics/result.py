@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.grouping import GroupingKey
 
 MAX_LISTED: int = 32
 """Upper bound on the unfinished operations that a group lists."""
@@ -135,6 +135,14 @@ class Row(msgspec.Struct, frozen=True):
     compared: int
     latecomers: tuple[Latecomer, ...]
 
+    @property
+    def estimated_ns(self) -> int:
+        """Sum of the durations of all ended calls, if those without an exact end took as long as the timed ones.
+
+        On devices only a sample of asynchronous calls is timed, so sums of timed calls cannot be compared.
+        """
+        return self.time_ns * (self.timed + self.not_timed) // self.timed if self.timed else 0
+
 
 class CallCount(msgspec.Struct, frozen=True):
     """Calls of one rank.
@@ -183,10 +191,10 @@ class CallTotals(msgspec.Struct, frozen=True):
         message_bytes: Bytes that the rank contributed.
         from_ns: Entry of the first call, in nanoseconds since the epoch; null without calls.
         until_ns: Entry or end of the last call, in nanoseconds since the epoch; null without calls.
-        span_ns: Time from the first to the last.
+        span_ns: Time from `from_ns` to `until_ns`.
         communicating_ns: Time in which at least one call was in flight, not counting calls without an end; null if
-            unknown for all calls.
-        waiting_ns: Time in which the rank waited for others, overlaps counted once; null if unknown for all calls.
+            unknown for all calls. An upper bound if many calls are not timed, because their ends are known late.
+        waiting_ns: Time in which the rank waited for others, with overlaps counted once; null if unknown for all calls.
         compared: Operations at which the rank's arrival was compared with all other members.
         came_last: Compared operations at which the rank arrived last.
     """
@@ -272,7 +280,7 @@ class Statistics(msgspec.Struct, frozen=True):
         groups: Groups of these ranks whose members can be compared.
     """
 
-    by: tuple[Part, ...]
+    by: tuple[GroupingKey, ...]
     differences: tuple[CountDifference, ...]
     rows: tuple[Row, ...]
     ranks: tuple[CallTotals, ...]

@@ -59,13 +59,13 @@ class Splitter:
         if meeting.waiting is Waiting.EVERYONE:
             self._count_last(meeting)
         ranks = self._ranks
-        for member, place, arrived_ns, ready_ns in zip(
-            meeting.members, meeting.places, arrived, meeting.awaited(), strict=True
+        for member, index, arrived_ns, ready_ns in zip(
+            meeting.members, meeting.indices, arrived, meeting.awaited(), strict=True
         ):
             calls = member.calls
-            if ready_ns is None or not calls.known[place] & TIMED:
+            if ready_ns is None or not calls.known_times[index] & TIMED:
                 continue
-            ended_ns, watched_ns = calls.ended[place], calls.waited[place]
+            ended_ns, watched_ns = calls.ended[index], calls.wait_entered[index]
             if watched_ns > ready_ns and watched_ns - arrived_ns > DEFERRED_NS:
                 continue
             transfers_ns = ended_ns - (ready_ns if ready_ns > arrived_ns else arrived_ns)
@@ -76,7 +76,7 @@ class Splitter:
             if waits_ns:
                 sums.begins.append(arrived_ns)
                 sums.ends.append(arrived_ns + waits_ns)
-            of_kind = sums.by_kind[calls.kind[place]]
+            of_kind = sums.by_kind[calls.kind[index]]
             of_kind[0] += 1
             of_kind[1] += waits_ns
             of_kind[2] += transfers_ns
@@ -93,7 +93,7 @@ class Splitter:
         self.came_last[calls.rank] += 1
         rows = self._ranks[calls.rank].rows
         if rows is not None:
-            rows[calls.kind[meeting.places[last.nth]]].tally.came_last(calls.rank, last.late_ns)
+            rows[calls.kind[meeting.indices[last.nth]]].tally.came_last(calls.rank, last.late_ns)
 
 
 class _RankSums:

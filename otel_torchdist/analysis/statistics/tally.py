@@ -82,13 +82,13 @@ def tallies_of(calls: RankCalls) -> list[KindTally]:
     tallies = [KindTally() for _ in calls.kinds]
     for kind, number in Counter(calls.kind).items():
         tallies[kind].calls = number
-    columns = zip(calls.kind, calls.begun, calls.ended, calls.known, strict=True)
-    for place, (kind, begun_ns, ended_ns, known) in enumerate(columns):
-        if known & TIMED:
-            tallies[kind].durations.append(ended_ns - begun_ns)
+    columns = zip(calls.kind, calls.started, calls.ended, calls.known_times, strict=True)
+    for index, (kind, started_ns, ended_ns, known_times) in enumerate(columns):
+        if known_times & TIMED:
+            tallies[kind].durations.append(ended_ns - started_ns)
         elif ended_ns == OPEN:
             tallies[kind].open += 1
-        elif calls.has_raised(place):
+        elif calls.has_raised(index):
             tallies[kind].failed += 1
     return tallies
 

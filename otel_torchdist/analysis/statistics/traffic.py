@@ -13,7 +13,7 @@ from typing import Final
 from otel_torchdist.model.collectives import BARRIERS, COLLECTIVES, Contribution, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.model.units import item_bytes
+from otel_torchdist.model.text import item_bytes
 from otel_torchdist.sources.history.call_kinds import CallKind
 
 _GIVES_SHARE: Final = operations_where(lambda row: row.family.has_output_parts and not row.family.has_input_parts)

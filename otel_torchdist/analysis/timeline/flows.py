@@ -57,23 +57,23 @@ def _is_whole(shared: SharedChannel) -> bool:
 def _join(meeting: Meeting, nth_of: dict[int, int], flows: list[RankFlows], ids: count[int]) -> None:
     """Connect the last arrival to the calls that waited; if there are many members, only to the first of them."""
     arrivals = [
-        (member.calls.begun[place], nth_of[member.calls.rank], place)
-        for member, place in zip(meeting.members, meeting.places, strict=True)
+        (member.calls.started[index], nth_of[member.calls.rank], index)
+        for member, index in zip(meeting.members, meeting.indices, strict=True)
     ]
     last = max(arrivals)
     waiters = list(_waiters(meeting, arrivals, last))
     if len(arrivals) > MAX_FLOWS and waiters:
         waiters = [min(waiters)]
-    for _, nth, place in waiters:
-        _connect(flows, last[1:], (nth, place), next(ids))
+    for _, nth, index in waiters:
+        _connect(flows, last[1:], (nth, index), next(ids))
 
 
 def _waiters(
     meeting: Meeting, arrivals: Sequence[tuple[int, int, int]], last: tuple[int, int, int]
 ) -> Iterator[tuple[int, int, int]]:
     for member, arrival in zip(meeting.members, arrivals, strict=True):
-        _, nth, place = arrival
-        if nth != last[1] and member.calls.is_met(place) and member.calls.ended[place] > last[0]:
+        _, nth, index = arrival
+        if nth != last[1] and member.calls.is_met(index) and member.calls.ended[index] > last[0]:
             yield arrival
 
 
@@ -87,22 +87,22 @@ def _mark(stall: DrawnStall, ranks: Sequence[RankTimeline], flows: list[RankFlow
     start = next((nth for nth, rank in enumerate(ranks) if rank.rank in stall.blamed), None)
     if start is None:
         return
-    left = MAX_FLOWS
+    remaining = MAX_FLOWS
     for nth, rank in enumerate(ranks):
-        place = _waiting_place(rank, stall) if nth != start and rank.rank in stall.waiting and left else None
-        if place is not None:
-            left -= 1
+        index = _waiting_index(rank, stall) if nth != start and rank.rank in stall.waiting and remaining else None
+        if index is not None:
+            remaining -= 1
             flow = next(ids)
             flows[start].incident.append(flow)
-            flows[nth].arriving.setdefault(place, []).append(flow)
+            flows[nth].arriving.setdefault(index, []).append(flow)
 
 
-def _waiting_place(rank: RankTimeline, stall: DrawnStall) -> int | None:
+def _waiting_index(rank: RankTimeline, stall: DrawnStall) -> int | None:
     """Return the index of the open call in which a rank waits for the stalled operation, or None."""
     channel, sequence = stall.operation_id
     calls = rank.calls
-    for place, ended_ns in enumerate(calls.ended):
-        is_open_there = ended_ns == OPEN and calls.sequence[place] == sequence
-        if is_open_there and calls.channels[calls.channel[place]].channel == channel:
-            return place
+    for index, ended_ns in enumerate(calls.ended):
+        is_open_there = ended_ns == OPEN and calls.sequence[index] == sequence
+        if is_open_there and calls.channels[calls.channel[index]].channel == channel:
+            return index
     return None

@@ -41,7 +41,7 @@ class DrawnSpan:
     """A step or an activity to draw.
 
     Attributes:
-        begin_ns: Begin, in nanoseconds since the epoch.
+        begin_ns: Start, in nanoseconds since the epoch.
         end_ns: End, or `OPEN`.
     """
 
@@ -56,7 +56,7 @@ class RankTimeline:
     """The drawing of one rank. All times are in nanoseconds since the epoch, including the times in `calls`.
 
     Attributes:
-        calls: The calls to draw. The columns `returned`, `waited`, `resumed` and `known` are dropped.
+        calls: The calls to draw. The columns `returned`, `wait_entered`, `wait_returned` and `known_times` are dropped.
         waits: Nanoseconds that the rank waited for each call, or `UNKNOWN`.
         shift_ns: Nanoseconds that were added to the rank's times.
         until_ns: The last sign of life; 0 if unknown.
@@ -89,7 +89,7 @@ class RankTimeline:
     def newest_ns(self) -> int:
         """The latest time of the rank."""
         spans = [max(span.begin_ns, span.end_ns) for span in (*self.steps, *self.activities, *self.checkpoints)]
-        return max([self.until_ns, max(self.calls.begun, default=0), max(self.calls.ended, default=0), *spans])
+        return max([self.until_ns, max(self.calls.started, default=0), max(self.calls.ended, default=0), *spans])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class DrawnStall:
     operation_id: OperationId
 
 
-def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | None]) -> list[list[int]]:
+def lanes_of(indices: Iterable[int], begin: Sequence[int], end: Sequence[int | None]) -> list[list[int]]:
     """Assign overlapping slices to lanes, so that the slices of a lane are disjoint and a track can show them.
 
     Args:
-        places: Indices of the slices to assign, by ascending start. Each gets the first free lane.
+        indices: Indices of the slices to assign, by ascending start. Each gets the first free lane.
         begin: Start of every slice.
         end: End of every slice; `OPEN` or None if it has not ended.
 
@@ -125,15 +125,15 @@ def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | No
     lanes: list[list[int]] = []
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    for place in places:
-        while busy and busy[0][0] <= begin[place]:
+    for index in indices:
+        while busy and busy[0][0] <= begin[index]:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
             heapq.heappush(free, len(lanes))
             lanes.append([])
         lane = heapq.heappop(free)
-        lanes[lane].append(place)
-        end_ns = end[place]
+        lanes[lane].append(index)
+        end_ns = end[index]
         if end_ns is not None and end_ns != OPEN:  # a lane with an open slice is never free again
             heapq.heappush(busy, (end_ns, lane))
     return lanes

@@ -47,18 +47,18 @@ class TraceWriter:
     """Encodes the timelines of all ranks."""
 
     def __init__(
-        self, ranks: Sequence[RankTimeline], incident: DrawnStall | None, description: str, moment_ns: int = 0
+        self, ranks: Sequence[RankTimeline], stall: DrawnStall | None, description: str, moment_ns: int = 0
     ) -> None:
         """Prepare a trace.
 
         Args:
             ranks: The drawings, by ascending rank.
-            incident: The stall; None if there is none.
+            stall: The stall to mark; None if there is none.
             description: Notes that apply to all ranks, such as the alignment of clocks.
             moment_ns: Open slices end at this time or later, on ranks whose last sign of life is unknown.
         """
         self._ranks = ranks
-        self._incident = incident
+        self._stall = stall
         self._description = description
         self._newest_ns = max([moment_ns, *(rank.newest_ns for rank in ranks)])
         self._tracks = count(2)
@@ -67,7 +67,7 @@ class TraceWriter:
         """Encode the trace in pieces of one or more packets."""
         yield track_packet(1, 0, MARK, 0)
         yield clock_packet(_oldest_ns(self._ranks))
-        for rank, flows in zip(self._ranks, flows_of(self._ranks, self._incident), strict=True):
+        for rank, flows in zip(self._ranks, flows_of(self._ranks, self._stall), strict=True):
             yield from self._rank(rank, flows)
 
     def _rank(self, rank: RankTimeline, flows: RankFlows) -> Iterator[bytes]:
@@ -77,8 +77,8 @@ class TraceWriter:
         yield process_packet(process, rank.rank, name, self._description)
         until_ns = rank.until_ns or self._newest_ns
         places = count()
-        if self._incident is not None and rank.rank in (*self._incident.blamed, *self._incident.waiting):
-            yield from self._marked(self._incident, rank, flows, process, next(places))
+        if self._stall is not None and rank.rank in (*self._stall.blamed, *self._stall.waiting):
+            yield from self._marked(self._stall, rank, flows, process, next(places))
         tracks = (("steps", rank.steps), ("activities", rank.activities), ("checkpoints", rank.checkpoints))
         for title, spans in tracks:
             if spans:
@@ -86,22 +86,22 @@ class TraceWriter:
         for title, members in rank.groups.items():
             group = next(self._tracks)
             yield track_packet(group, process, title, next(places))
-            lanes = lanes_of(members, rank.calls.begun, rank.calls.ended)
+            lanes = lanes_of(members, rank.calls.started, rank.calls.ended)
             for nth, lane in enumerate(lanes):
                 track = next(self._tracks)
                 yield track_packet(track, group, f"lane {nth + 1}", nth)
-                yield from _lane(TrackWriter(track, track, rank.calls.begun[lane[0]]), rank, lane, flows, until_ns)
+                yield from _lane(TrackWriter(track, track, rank.calls.started[lane[0]]), rank, lane, flows, until_ns)
 
     def _marked(
-        self, incident: DrawnStall, rank: RankTimeline, flows: RankFlows, process: int, place: int
+        self, stall: DrawnStall, rank: RankTimeline, flows: RankFlows, process: int, place: int
     ) -> Iterator[bytes]:
         track = next(self._tracks)
         yield track_packet(track, process, "incident", place)
-        at_ns = incident.since_ns + rank.shift_ns
+        at_ns = stall.since_ns + rank.shift_ns
         writer = TrackWriter(track, track, at_ns)
         yield writer.head
-        role = "holds the job up" if rank.rank in incident.blamed else "waits"
-        content = writer.name("stall") + writer.text("verdict", incident.text) + writer.text("this rank", role)
+        role = "holds the job up" if rank.rank in stall.blamed else "waits"
+        content = writer.name("stall") + writer.text("verdict", stall.text) + writer.text("this rank", role)
         yield writer.instant(at_ns, content, flows.incident)
 
     def _spans(
@@ -115,8 +115,8 @@ class TraceWriter:
             yield track_packet(track, parent, f"lane {nth + 1}", nth)
             writer = TrackWriter(track, track, begin[lane[0]])
             yield writer.head
-            for place in lane:
-                span = spans[place]
+            for index in lane:
+                span = spans[index]
                 yield writer.begin(span.begin_ns, writer.name(span.name) + writer.number("step", span.step))
                 yield writer.end(_end_ns(span.begin_ns, span.end_ns, until_ns))
 
@@ -125,17 +125,17 @@ def _lane(writer: TrackWriter, rank: RankTimeline, lane: list[int], flows: RankF
     calls = rank.calls
     shared: dict[tuple[int, int], bytes] = {}
     parts = [writer.head]
-    for place in lane:
-        kind, how, wait_ns = calls.kind[place], calls.how[place], rank.waits[place]
+    for index in lane:
+        kind, how, wait_ns = calls.kind[index], calls.how[index], rank.waits[index]
         content = shared.get((kind, how))
         if content is None:
             content = shared[kind, how] = _shared(writer, calls.kinds[kind], how)
-        content += writer.number("sequence", calls.sequence[place]) + writer.number("step", calls.step[place])
+        content += writer.number("sequence", calls.sequence[index]) + writer.number("step", calls.step[index])
         if wait_ns != UNKNOWN:
             content += writer.number("wait ns", wait_ns)
-        begin_ns = calls.begun[place]
-        parts.append(writer.begin(begin_ns, content, flows.leaving.get(place, ())))
-        parts.append(writer.end(_end_ns(begin_ns, calls.ended[place], until_ns), flows.arriving.get(place, ())))
+        begin_ns = calls.started[index]
+        parts.append(writer.begin(begin_ns, content, flows.leaving.get(index, ())))
+        parts.append(writer.end(_end_ns(begin_ns, calls.ended[index], until_ns), flows.arriving.get(index, ())))
     yield b"".join(parts)
 
 
@@ -173,5 +173,5 @@ def _end_ns(begin_ns: int, end_ns: int, until_ns: int) -> int:
 
 
 def _oldest_ns(ranks: Sequence[RankTimeline]) -> int:
-    times = [time for rank in ranks for time in (*rank.calls.begun[:1], *(span.begin_ns for span in rank.steps[:1]))]
+    times = [time for rank in ranks for time in (*rank.calls.started[:1], *(span.begin_ns for span in rank.steps[:1]))]
     return max(min(times, default=0), 0)

@@ -1,7 +1,7 @@
 """Finds call paths, the frames that led to a call site, when a call is planned.
 
-Walking 20 frames takes 2 to 3 µs: little for planning, too much for each call. Frames of libraries are folded, because
-the name of a trainer says more than its twenty frames between two lines of user code.
+Walking 20 frames takes 2 to 3 µs: little for planning, too much for each call. Consecutive library frames become one
+entry, because the name of a trainer says more than its twenty frames between two lines of user code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_PATHS: Final = 32
 """Maximum number of paths to one line. In a recursive walk over a tree, paths never repeat."""
-_frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
+_frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # it has no public name
 
 
 class _LinePaths(NamedTuple):
@@ -58,21 +58,26 @@ class CallPaths:
             return OTHER
         line_paths = self._by_line.get(site_id)
         if line_paths is None:
-            frames = self._ids(_callers(site))
+            frames = self._intern_frames(_frames_outside(site))
             line_paths = self._by_line[site_id] = _LinePaths(frames, {})
         path = line_paths.paths.get(site[2])
         if path is not None:
             return path
         if len(line_paths.paths) >= MAX_PATHS:
             self._call_sites.ignore_callers(site)
-            path = self._names.find_room(CallPathName(site_id, line_paths.first, varies=True), SPARE_OF_LABELS)
+            path = self._names.intern_optional(CallPathName(site_id, line_paths.first, varies=True), SPARE_OF_LABELS)
             return path or site_id
-        path = self._names.find_room(CallPathName(site_id, self._ids(_callers(site))), SPARE_OF_LABELS) or site_id
+        path = (
+            self._names.intern_optional(
+                CallPathName(site_id, self._intern_frames(_frames_outside(site))), SPARE_OF_LABELS
+            )
+            or site_id
+        )
         line_paths.paths[site[2]] = path
         return path
 
-    def _ids(self, frames: Iterator[FrameType]) -> tuple[int, ...]:
-        """Return the name ids of frames, innermost first. A run of library frames becomes one name."""
+    def _intern_frames(self, frames: Iterator[FrameType]) -> tuple[int, ...]:
+        """Return the name ids of frames, innermost first. Consecutive library frames become one name."""
         name_ids: list[int] = []
         packages: list[str] = []
         for frame in frames:
@@ -82,15 +87,15 @@ class CallPaths:
                 packages += [package] * (package not in packages)
                 continue
             if packages:
-                name_ids.append(self._names.find_room(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
+                name_ids.append(self._names.intern_optional(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
                 packages = []
             site = describe_code(code, frame.f_lasti)
-            name_ids.append(self._names.find_room(site, SPARE_OF_CALL_SITES))
+            name_ids.append(self._names.intern_optional(site, SPARE_OF_CALL_SITES))
         return tuple(name_id for name_id in name_ids if name_id != OTHER)
 
 
-def _callers(site: CallSiteKey) -> Iterator[FrameType]:
-    """Yield up to `MAX_FRAMES` frames behind a call site."""
+def _frames_outside(site: CallSiteKey) -> Iterator[FrameType]:
+    """Yield up to `MAX_FRAMES` frames that have led to a call site, innermost first."""
     frame: FrameType | None = _frame(1)
     for _ in range(2 * MAX_FRAMES):
         if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:

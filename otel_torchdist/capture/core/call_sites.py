@@ -1,6 +1,6 @@
-"""Finds call sites, the innermost lines of user code, and callers, the outermost functions of threads.
+"""Finds call sites, the innermost lines of user code, and the outermost functions of threads.
 
-Callers tell short-lived threads apart. They are found when a call is planned, not per call.
+The outermost function tells short-lived threads apart. It is found when a call is planned, not per call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from otel_torchdist.model.code_owner import FrameOwner, owner_of, package_of
+from otel_torchdist.model.code_owner import FrameOwner, is_process_start, owner_of, package_of
 from otel_torchdist.model.names import OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallerName, CallSiteName
-from otel_torchdist.model.naming import name_caller
+from otel_torchdist.model.text import name_caller
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS, NO_CALLER
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 MAX_CACHED: Final = 2_048
 CALLERS: Final = 6
-"""Frames behind a call site that distinguish calls: a helper's caller, through a module's `__call__`, and the next.
-The native library uses more; in Python, each frame costs 0.1 µs per call."""
+"""Number of a call site's calling frames that distinguish calls. Six frames reach the caller of a helper through a
+module's `__call__`, and one frame more. The native library uses more; in Python, each frame costs 0.1 µs per call."""
 
 CallSiteKey: TypeAlias = tuple[int, int, int]
-"""The `id` of a code object, the instruction in it (`f_lasti`), and a hash of the frames behind it."""
+"""The `id` of a code object, the instruction in it (`f_lasti`), and a hash of its calling frames."""
 NOWHERE: Final[CallSiteKey] = (0, 0, 0)
 
-_MAX_FRAMES: Final = range(64)
-_CALLERS: Final = range(CALLERS)
+_SEARCHED_FRAMES: Final = range(64)
+_HASHED_CALLERS: Final = range(CALLERS)
 _HASH_FACTOR: Final = 65_537
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
-_frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
+_frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # it has no public name
 
 
 class CodeKind(enum.IntEnum):
@@ -48,7 +48,7 @@ class CodeKind(enum.IntEnum):
     PROGRAM = 3
     """User code: the call site."""
     PROGRAM_ALONE = 4
-    """User code whose callers are ignored, because they differ nearly every time."""
+    """User code whose calling frames are ignored, because they differ nearly every time."""
 
 
 _BETWEEN: Final = int(CodeKind.BETWEEN)
@@ -60,6 +60,9 @@ class CallSites:
     """Finder of call sites, with a cache of the kinds of code objects.
 
     Code objects are identified by `id`: hashing a code object hashes all of its constants.
+
+    Attributes:
+        is_reduced: Whether no call site is found, to save time.
     """
 
     def __init__(self, names: NamesWriter, native: NativeRecording | None = None) -> None:
@@ -68,6 +71,7 @@ class CallSites:
         self._kinds: dict[int, int] = {}
         self._codes: dict[int, CodeType] = {}
         self._without_callers: dict[int, CodeType] = {}
+        self.is_reduced = False
 
     def find(self, depth: int) -> CallSiteKey:
         """Find the innermost line of user code.
@@ -79,6 +83,8 @@ class CallSites:
             The call site's key. Without user code on the stack, a library's line; without Python frames, `NOWHERE` (a
             call from C++, such as DDP's reducer on an autograd thread).
         """
+        if self.is_reduced:
+            return NOWHERE
         try:
             frame: FrameType | None = _frame(depth + 1)
         except ValueError:
@@ -86,7 +92,7 @@ class CallSites:
         kinds = self._kinds
         library_site = NOWHERE
         callers = 0
-        for _ in _MAX_FRAMES:
+        for _ in _SEARCHED_FRAMES:
             if frame is None:
                 break
             code = frame.f_code
@@ -96,7 +102,7 @@ class CallSites:
                 if kind != _PACKAGE:
                     instruction = frame.f_lasti
                     if kind == _PROGRAM:
-                        for _ in _CALLERS:
+                        for _ in _HASHED_CALLERS:
                             frame = frame.f_back
                             if frame is None:
                                 break
@@ -113,7 +119,7 @@ class CallSites:
         return self._codes.get(site[0])
 
     def ignore_callers(self, site: CallSiteKey) -> None:
-        """Ignore the callers of a site's code from now on: calls would be planned over and over."""
+        """Ignore the callers of a site's code from now on. If they never repeat, each call would be planned."""
         code = self._codes.get(site[0])
         if code is not None and len(self._without_callers) < MAX_CACHED:
             self._without_callers[id(code)] = code
@@ -149,17 +155,18 @@ class CallSites:
         code = self.code_at(site)
         if code is None:
             return None
-        inside = next(
-            (frame.f_code for frame in within(site) if owner_of_code(frame.f_code) is FrameOwner.PACKAGE), code
+        library_code = next(
+            (frame.f_code for frame in frames_called_from(site) if owner_of_code(frame.f_code) is FrameOwner.PACKAGE),
+            code,
         )
-        through = "" if inside is code else f"{package_of(inside.co_filename)}.{_name(inside)}"
+        through = "" if library_code is code else f"{package_of(library_code.co_filename)}.{_name(library_code)}"
         return site_of(code, _line(code, site[1]), through)
 
 
-def within(site: CallSiteKey) -> Iterator[FrameType]:
-    """Yield this thread's frames inside a call site, innermost first."""
+def frames_called_from(site: CallSiteKey) -> Iterator[FrameType]:
+    """Yield the frames of this thread that a call site has called, innermost first."""
     frame: FrameType | None = _frame(1)
-    for _ in _MAX_FRAMES:
+    for _ in _SEARCHED_FRAMES:
         if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
             break
         yield frame
@@ -168,6 +175,8 @@ def within(site: CallSiteKey) -> Iterator[FrameType]:
 
 def owner_of_code(code: CodeType) -> FrameOwner:
     """Return the owner of a code object."""
+    if is_process_start(code.co_filename, code.co_names):
+        return FrameOwner.STANDARD_LIBRARY
     return owner_of(code.co_filename, code.co_name)
 
 
@@ -187,7 +196,13 @@ def describe_code(code: CodeType, instruction: int) -> CallSiteName:
 
 
 def site_of(code: CodeType, line: int | None, through: str = "") -> CallSiteName:
-    """Return the call site of a code object and line. The line is 0 if unknown."""
+    """Return the call site of a code object and line.
+
+    Args:
+        code: The code object.
+        line: The line; None if unknown.
+        through: The library function that the line calls; '' if none.
+    """
     return CallSiteName(_name(code), code.co_filename, line or 0, through)
 
 
@@ -212,7 +227,7 @@ _BOOTSTRAP: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-de
 
 
 class Callers:
-    """The outermost functions of threads, numbered in one tape's names."""
+    """The outermost functions of threads (*callers* on the tape), numbered in one tape's names."""
 
     def __init__(self, names: NamesWriter) -> None:
         """Intern callers into a name dictionary."""
@@ -228,7 +243,7 @@ class Callers:
         if number is not None or not function:
             return number or NO_CALLER
         number = MAIN_CALLER + 1 + len(self._numbers)
-        if number > MAX_CALLERS or self._names.find_room(CallerName(number, function), SPARE_OF_LABELS) == OTHER:
+        if number > MAX_CALLERS or self._names.intern_optional(CallerName(number, function), SPARE_OF_LABELS) == OTHER:
             return NO_CALLER
         self._numbers[function] = number
         return number

@@ -22,14 +22,15 @@ TIMEOUT: Final = ("Timed out", "timed out", "timeout", "failed to pass monitored
 CONNECTION: Final = ("Connection closed", "onnection reset", "Broken pipe", "Socket closed", "remote process exited")
 """Phrases in messages of gloo, NCCL and torch's stores; as in native/source/completion.cc."""
 REFUSED: Final = "onnection refused"
-"""Phrase in gloo's messages if a peer does not listen at its address. These messages also mention a timeout."""
+"""Phrase in gloo's messages if a peer does not listen at its address. These messages also mention a timeout, so
+this phrase is looked for first."""
 TAKEN: Final = "EADDRINUSE"
 """Phrase in the message of a store that cannot bind its port: another process uses it."""
 MAX_MESSAGE: Final = 2000
 
 
 def failure_word(names: NamesWriter, error: BaseException) -> int:
-    """Return the word of a failure on the tape: see `pack_failure`."""
+    """Pack an exception's type and the cause that it blames into a word of the tape; see `pack_failure`."""
     return pack_failure(names.intern(type(error).__qualname__), blame_of(error))
 
 

@@ -21,7 +21,7 @@ _call: Final[Any] = operator.methodcaller("__call__")
 
 
 def frames_by_thread() -> Iterator[dict[int, FrameType]]:
-    """Return an iterator over one dictionary, the innermost frame of each thread, without CPython's deadlock.
+    """Return an iterator over one dictionary: the innermost frame of each thread. Avoids a deadlock in CPython.
 
     Up to Python 3.11 `sys._current_frames` may collect garbage while it holds the lock on the list of threads. If a
     `threading.local` is freed then, its destructor waits for the same lock forever, with the GIL held. (From 3.12 on,
@@ -56,8 +56,8 @@ class RecordedInterval:
         """Record the interval as entered. Takes the arguments of `TapeWriter.begin_prepared`."""
         try:
             self.number = self.tape.begin_prepared(self.entered_ns, step, sequence, tail)
-        except BaseException:  # from a signal handler, perhaps between the record and its number
-            self.number = self.tape.begun_at(self.entered_ns)
+        except BaseException:  # a signal handler may raise when the record exists and `number` is not set yet
+            self.number = self.tape.find_record_entered_at(self.entered_ns)
             raise
 
     def is_left(self, is_inside: bool) -> bool:

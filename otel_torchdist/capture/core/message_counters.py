@@ -20,6 +20,7 @@ FORGOTTEN_AT_ONCE: Final = 4_096
 _TAG_BITS: Final = 32
 _TAG: Final = (1 << _TAG_BITS) - 1
 _ONCE: Final = 1
+"""A new counter counts as idle up to this value: most tags of programs that never reuse a tag occur once."""
 
 
 class PlanOwner(Protocol):
@@ -65,13 +66,13 @@ class MessageCounters:
     """The message counters of one rank.
 
     Attributes:
-        times_forgotten: Number of times that counters were forgotten. A plan that is made during a change is void.
+        times_forgotten: Number of times that counters were forgotten. A plan is void if this changes while it is made.
     """
 
     def __init__(self, memory: CounterMemory) -> None:
         """Initialize without counters. `memory` allocates them."""
         self._memory = memory
-        self._users: weakref.WeakSet[PlanOwner] = weakref.WeakSet()
+        self._plan_owners: weakref.WeakSet[PlanOwner] = weakref.WeakSet()
         self.times_forgotten = 0
         self._lock = threading.RLock()  # a signal handler may communicate, too
         self._channels = itertools.count()
@@ -80,9 +81,9 @@ class MessageCounters:
         self._recounted: set[int] = set()
         self._forgotten_up_to: dict[int, int] = {}
 
-    def add_user(self, user: PlanOwner) -> None:
-        """Void the plans of `user` when counters are forgotten."""
-        self._users.add(user)
+    def add_plan_owner(self, owner: PlanOwner) -> None:
+        """Void the plans of `owner` when counters are forgotten."""
+        self._plan_owners.add(owner)
 
     def new_channel(self) -> int:
         """Return a number for `find` that identifies a group and backend in this process."""
@@ -94,14 +95,14 @@ class MessageCounters:
         Args:
             channel: Result of `new_channel`.
             is_send: Whether this rank is the source.
-            peer: Global rank of the other end; -1 for any.
+            peer: Global rank of the peer; -1 for any.
             tag: The tag.
         """
-        ends = (channel << 1 | is_send) << _TAG_BITS | peer + 1
-        key = ends << _TAG_BITS | tag
+        route = (channel << 1 | is_send) << _TAG_BITS | peer + 1
+        key = route << _TAG_BITS | tag
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._add(key, is_new=tag > self._forgotten_up_to.get(ends, -1))
+            slot = self._add(key, is_new=tag > self._forgotten_up_to.get(route, -1))
         return self._memory.counter(slot), key not in self._recounted
 
     def _add(self, key: int, is_new: bool) -> object:
@@ -130,16 +131,16 @@ class MessageCounters:
         self._last_counts.update(used)
         forgotten = [*idle, *itertools.islice(used, FORGOTTEN_AT_ONCE - len(idle))]
         for key in forgotten:
-            # First, because a signal handler may raise in between: then a reused tag is marked as not comparable.
-            ends, tag = key >> _TAG_BITS, key & _TAG
-            self._forgotten_up_to[ends] = max(tag, self._forgotten_up_to.get(ends, -1))
+            # Before the counter is dropped: if a signal handler raises in between, a reused tag is still marked.
+            route, tag = key >> _TAG_BITS, key & _TAG
+            self._forgotten_up_to[route] = max(tag, self._forgotten_up_to.get(route, -1))
         self.times_forgotten += 1
-        for user in list(self._users):
-            user.forget_plans()
+        for owner in list(self._plan_owners):
+            owner.forget_plans()
         for key in forgotten:
             self._last_counts.pop(key, None)
             self._recounted.discard(key)
             self._memory.forget(self._slots.pop(key))
         if len(used) > FORGOTTEN_AT_ONCE:  # next time, check the unchecked counters first
-            last = {key: self._slots[key] for key in used if key in self._slots}
-            self._slots = {key: slot for key, slot in self._slots.items() if key not in last} | last
+            recently_used = {key: self._slots[key] for key in used if key in self._slots}
+            self._slots = {key: slot for key, slot in self._slots.items() if key not in recently_used} | recently_used

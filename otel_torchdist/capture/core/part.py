@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches
+    from otel_torchdist.model.recording_level import RecordingLevel
 
 
 class SessionPart:
@@ -24,6 +25,9 @@ class SessionPart:
 
     def beat(self, recorder: Recorder) -> None:
         """Do periodic work. Called once a second on the rank thread, while there is a tape."""
+
+    def reduce(self, level: RecordingLevel) -> None:
+        """Record only what a level includes. Called with every new tape, and whenever its level rises."""
 
     def poll(self) -> bool:
         """Record operations that have ended. Return whether to poll again."""

@@ -25,17 +25,17 @@ IDLE_POLLS: Final = 25
 class RankThread:
     """Thread that calls `beat` once a second, and `poll` more often while operations are in flight."""
 
-    def __init__(self, beat: Callable[[], None], poll: Callable[[], bool], calls: Callable[[], int]) -> None:
+    def __init__(self, beat: Callable[[], None], poll: Callable[[], bool], record_count: Callable[[], int]) -> None:
         """Initialize the thread without starting it.
 
         Args:
             beat: Called once a second.
             poll: Polls operations in flight. Returns whether any are left.
-            calls: Returns the number of operations so far.
+            record_count: Returns the number of records so far.
         """
         self._beat = beat
         self._poll = poll
-        self._calls = calls
+        self._record_count = record_count
         self.forget_in_child()
 
     def forget_in_child(self) -> None:
@@ -74,15 +74,15 @@ class RankThread:
 
     def _run(self) -> None:
         next_beat = time.monotonic()
-        empty_polls = calls = 0
+        empty_polls = records = 0
         while not self._stopping:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + BEAT_S
                 with guard.guarded("watch"):
                     self._beat()
-            calls, before = self._calls(), calls
-            pause = RELAXED_POLL_S if calls != before else POLL_S
+            records, before = self._record_count(), records
+            pause = RELAXED_POLL_S if records != before else POLL_S
             self._asleep.acquire(timeout=pause if self._polling else max(next_beat - time.monotonic(), 0))
             if not self._polling:
                 continue

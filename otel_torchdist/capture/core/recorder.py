@@ -18,8 +18,8 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECO
 from otel_torchdist.model.kinds import Kernel, TapeState
 from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
 from otel_torchdist.node.job.ancestry import parent_tape
-from otel_torchdist.node.job.directory import SHARE
-from otel_torchdist.node.job.room import Room, find_room, ranks_of_node
+from otel_torchdist.node.job.directory import SPACE_DIVISOR
+from otel_torchdist.node.job.room import TapeLimits, ranks_of_node, tape_limits
 from otel_torchdist.node.job.worlds import WorldsFile
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 MAX_COUNTED: Final = 4096
-"""Maximum number of counted sets of members, once the program has made a world by hand."""
+"""Maximum number of counted sets of members, if a program creates standalone process groups again and again."""
 _warned_of: Final[set[Path]] = set()
 """Base directories that this process has reported as too small, including earlier runs."""
 
@@ -43,7 +43,7 @@ class Recorder:
         step: Number of the current step.
         native: The native library's recording of this run; None if the library is not in use.
         message_counters: Counters of point-to-point operations.
-        worlds: The file that lists the worlds made by hand.
+        worlds: The file that lists the worlds of standalone process groups.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Recorder:
         Raises:
             TapeError: There is not enough space, or the directory is not usable.
         """
-        room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
+        limits = tape_limits(directory, capacity, ranks_of_node(os.environ, world_size))
         kernel = Kernel.PYTHON if library is None else Kernel.NATIVE
         identity = identify(
             rank,
             local_rank(),
             world_size,
-            room.records,
+            limits.records,
             parent_tape(directory),
             kernel,
             str(torch.__version__),
@@ -88,21 +88,21 @@ class Recorder:
         )
         self.native: NativeRecording | None = None
         if library is None:
-            self.tape = TapeWriter(directory, identity, room.names_bytes)
+            self.tape = TapeWriter(directory, identity, limits.names_bytes)
         else:
             from otel_torchdist.native.recording import NativeRecording, NativeTapeWriter
 
-            self.tape = tape = NativeTapeWriter(library, directory, identity, room.names_bytes)
+            self.tape = tape = NativeTapeWriter(library, directory, identity, limits.names_bytes)
             self.native = NativeRecording(tape)
-        if room.records < capacity:
-            _warn_of_room(directory.parent, capacity, room)
+        if limits.records < capacity:
+            _warn_of_room(directory.parent, capacity, limits)
         self.call_sites = CallSites(self.tape.names, self.native)
         self.call_paths = CallPaths(self.tape.names, self.call_sites)
         self.callers = Callers(self.tape.names)
         self.step = 0
-        self._has_warned = self._has_warned_of_loss = False
+        self._has_warned_of_scarcity = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}
-        self.message_counters = MessageCounters(ListMemory() if self.native is None else self.native.counter_places())
+        self.message_counters = MessageCounters(ListMemory() if self.native is None else self.native.counter_memory())
         self._group_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self.worlds = WorldsFile(self.tape.path)
 
@@ -126,8 +126,8 @@ class Recorder:
         """Return a sequence of one number, which the native library can write, too."""
         return [0] if self.native is None else self.native.new_counter()
 
-    def label(self, name: str | LabelName) -> int:
-        """Return the name id of a label of a parallelism library or of `record_comm`."""
+    def intern_label(self, name: str | LabelName) -> int:
+        """Intern a label of a parallelism library or of `record_comm`. Return its name id."""
         name_id = self._labels.get(name)
         if name_id is not None:
             return name_id
@@ -139,8 +139,8 @@ class Recorder:
     def count_group(self, ranks: tuple[int, ...], world: str = "") -> int:
         """Count a group with these members of a world. Return the number of earlier groups with these members."""
         if world and (world, ranks) not in self._group_counts and len(self._group_counts) >= MAX_COUNTED:
-            by_hand = next((key for key in self._group_counts if key[0]), None)
-            self._group_counts.pop(by_hand or (world, ranks), None)  # the program makes worlds repeatedly
+            oldest = next((key for key in self._group_counts if key[0]), None)
+            self._group_counts.pop(oldest or (world, ranks), None)
         nth = self._group_counts[world, ranks]
         self._group_counts[world, ranks] += 1
         return nth
@@ -153,8 +153,8 @@ class Recorder:
         """Reset the count to `nth`, because a group of the default world was not created after all."""
         self._group_counts["", ranks] = nth
 
-    def is_of(self, rank: int, world_size: int) -> bool:
-        """Return whether the tape belongs to this rank of a world of this size."""
+    def belongs_to(self, rank: int, world_size: int) -> bool:
+        """Return whether the tape belongs to this rank of a default group of this size."""
         identity = self.tape.identity
         return (identity.rank, identity.world_size) == (rank, world_size)
 
@@ -179,8 +179,8 @@ class Recorder:
                 "sites and shapes are shown as `other`",
                 self.tape.identity.rank, self.tape.path.with_suffix(".names"),
             )  # fmt: skip
-        if self.tape.names.is_scarce and not self._has_warned:
-            self._has_warned = True
+        if self.tape.names.is_scarce and not self._has_warned_of_scarcity:
+            self._has_warned_of_scarcity = True
             _logger.warning(
                 "rank %d has used nearly all of the %d names or %d KiB that a tape can hold (groups, call sites, "
                 "operations with their shapes): from now on new shapes are not recorded, and names that do not fit are "
@@ -199,7 +199,7 @@ class Recorder:
         self.tape.close()
 
 
-def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
+def _warn_of_room(base: Path, wanted: int, limits: TapeLimits) -> None:
     """Warn once per node that tapes are smaller than configured."""
     if local_rank() or base in _warned_of:
         return
@@ -207,7 +207,7 @@ def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
     _logger.warning(
         "%s=%d is too much for %s, a file system of %d MB: the tapes of all running ranks may take 1/%d of it, so "
         "that room remains for the program. Using %d records; a larger /dev/shm (docker run --shm-size) allows more",
-        OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, wanted, base, room.filesystem_bytes >> 20, SHARE, room.records,
+        OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, wanted, base, limits.filesystem_bytes >> 20, SPACE_DIVISOR, limits.records,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_torchdist.native.library import Library
 
 
-class LabelledThread(threading.local):
+class LabeledThread(threading.local):
     """Label of the calling thread.
 
     Attributes:
@@ -40,7 +40,7 @@ class ThreadLabels(RecordingPart):
         """Initialize without labels. `library` is the native library, if it is in use."""
         super().__init__()
         self._library = library
-        self.thread = LabelledThread(self._new_word)
+        self.thread = LabeledThread(self._new_word)
 
     def _new_word(self) -> MutableSequence[int]:
         if self._library is None:
@@ -50,12 +50,15 @@ class ThreadLabels(RecordingPart):
         return word
 
     def word_of(self, name: LabelName | None, piece: int = 0) -> int:
-        """Return the word of a label; 0 without a label or tape, or if its name does not fit."""
+        """Return the word of a label; 0 without a label or tape, or if its name does not fit.
+
+        `piece` is the number of the microbatch or bucket, from 1; 0 for none.
+        """
         recorder = self.recorder
-        identity = recorder.label(name) if recorder is not None and name is not None else 0
+        identity = recorder.intern_label(name) if recorder is not None and name is not None else 0
         return pack_label(identity, piece) if identity else 0
 
-    def around(self, original: Callable[..., Any], word_of: Callable[..., int]) -> Callable[..., Any]:
+    def label_calls_of(self, original: Callable[..., Any], word_of: Callable[..., int]) -> Callable[..., Any]:
         """Wrap a function: label the calls that it makes.
 
         Args:
@@ -65,7 +68,7 @@ class ThreadLabels(RecordingPart):
         thread = self.thread
 
         @functools.wraps(original)
-        def labelled(*args: Any, **kwargs: Any) -> Any:
+        def labeled(*args: Any, **kwargs: Any) -> Any:
             word = thread.word
             before = word[0]
             try:  # a signal handler may raise at any call in here
@@ -77,4 +80,4 @@ class ThreadLabels(RecordingPart):
             finally:
                 word[0] = before
 
-        return labelled
+        return labeled

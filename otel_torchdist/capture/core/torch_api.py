@@ -1,6 +1,6 @@
-"""The private parts of torch that capture uses, typed as Any, and the patching of torch.
+"""The private parts of torch's core that capture uses, typed as Any, and the patching of torch.
 
-Each name exists in torch 2.8 and in 2.15, unless its comment says otherwise.
+`capture/upstream` names each of them, with the reason and with what is lost without it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.distributed import ProcessGroup, ReduceOp, Work, distributed_c10d
+from torch.distributed import ProcessGroup, Work, distributed_c10d
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.upstream import compiled, core, training
+from otel_torchdist.capture.upstream.symbol import TorchSymbol
 
 ctypes.pythonapi.PyInstanceMethod_New.restype = ctypes.py_object
 
@@ -24,16 +26,16 @@ OptimizerHook: TypeAlias = Callable[[Optimizer, Any, Any], None]
 
 _torch: Any = torch
 _c10d: Any = distributed_c10d
-_bindings: Any = _torch._C._distributed_c10d
+_bindings: Any = sys.modules[core.BINDINGS]
 
 c10d: Final = _c10d
 """The module whose globals create and register process groups."""
-DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
-"""Precedes every backend, for tensors on any device."""
+DISPATCH_KEY: Final[Any] = core.DISPATCH_KEY.find().BackendSelect
+"""Dispatch key of our kernels. They run before any backend's, for tensors on any device."""
 _KERNEL_KEYS: Final = ("PrivateUse1", "CPU", "CUDA", "XPU", "MTIA", "CompositeExplicitAutograd")
 """Dispatch keys with kernels of `c10d` and `symm_mem`."""
 REDUCE_OPS: Final[dict[int, str]] = {
-    int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
+    int(number): str(name).lower() for name, number in getattr(core.REDUCE_OP_TYPES.find(), "__members__", {}).items()
 }
 _MAX_PREFIXES: Final = 16
 """Maximum depth of nested `PrefixStore`s."""
@@ -43,8 +45,12 @@ CHECKPOINT_LOGGER: Final = "c10d-NullHandler-dcp_logger"
 """The logger of `torch.distributed.checkpoint`. The name avoids importing the package, which takes half a second."""
 GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
 """Base class of the gradient scalers for all devices and for FSDP."""
+_NO_CODE: Final = (lambda: None).__code__
+_makes_step: Any = getattr(training.HOOKED_STEP.find(), "__code__", _NO_CODE)
+_ANNOTATE: Final = "__annotate__"
+"""Name of the function that computes annotations, which Python 3.14 compiles beside each annotated function."""
 HOOKED_STEP: Final[CodeType] = next(
-    constant for constant in Optimizer.profile_hook_step.__code__.co_consts if isinstance(constant, CodeType)
+    (code for code in _makes_step.co_consts if isinstance(code, CodeType) and code.co_name != _ANNOTATE), _NO_CODE
 )
 """Code of the function with which torch replaces the `step` of every optimizer class."""
 LIST: Final[Any] = list
@@ -57,7 +63,7 @@ def _no_label() -> str:
     return ""
 
 
-comm_label: Final[Callable[[], str]] = getattr(_bindings, "_get_comm_profiling_name", _no_label)
+comm_label: Final[Callable[[], str]] = core.COMM_LABEL.find() or _no_label
 """Returns the label that `dist.record_comm` set on this thread; '' in torch 2.8."""
 
 
@@ -65,7 +71,7 @@ def _no_backward() -> int:
     return -1
 
 
-backward_id: Final[Callable[[], int]] = getattr(_torch._C, "_current_graph_task_id", _no_backward)
+backward_id: Final[Callable[[], int]] = core.BACKWARD_ID.find() or _no_backward
 """Returns the number of the backward pass on this thread, or -1 outside of one. Takes 70 ns."""
 SHOWS_BACKWARD: Final = backward_id is not _no_backward
 """Whether torch has `_current_graph_task_id`. Otherwise calls in a backward pass are not recognized."""
@@ -100,45 +106,60 @@ def names_with_kernels(*namespaces: str) -> set[str]:
     Listing all operations of torch takes 2 MB, which the allocator keeps. Listing single dispatch keys takes 0.3 MB.
     """
     prefix = tuple(f"{namespace}::" for namespace in namespaces)
-    listed: Any = getattr(_torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+    listed: Any = core.OPS_OF_KEY.find()
     if listed is None:
-        return {name for name in _torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
+        all_names: Any = core.OP_NAMES.find()
+        return {name for name in (all_names() if all_names is not None else ()) if name.startswith(prefix)}
     return {name for key in _KERNEL_KEYS for name in listed(key) if name.startswith(prefix)}
 
 
 def redispatch_of(overload: Any) -> Callable[..., Any]:
     """Return the function that calls an operation's next kernel with the remaining key set and the arguments."""
-    return overload._handle.redispatch_boxed
+    return core.OVERLOAD_HANDLE.of(overload).redispatch_boxed
+
+
+def schema_of(overload: Any) -> Any:
+    """Return the schema of an operation: its name, and the names and types of its arguments."""
+    return core.OVERLOAD_SCHEMA.of(overload)
 
 
 def has_foreign_kernel(overload: Any, key: str = DISPATCH_KEY.name) -> bool:
     """Return whether another library has registered a kernel at our dispatch key. torch itself has none there."""
-    return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+    return core.HAS_KERNEL.find()(overload.name(), key)
 
 
 def remove_library(library: Any) -> None:
     """Remove all kernels of a library from the dispatcher."""
-    library._destroy()
+    remove = core.REMOVE_LIBRARY.of(library)
+    if remove is not None:
+        remove()
+
+
+_current_stream: Any = core.CUDA_STREAM.find()
 
 
 def current_cuda_stream(device: int) -> int:
     """Return the handle of the calling thread's current stream on a CUDA device. Requires a CUDA build."""
-    return _torch._C._cuda_getCurrentRawStream(device)
+    return _current_stream(device)
+
+
+def _registry() -> Any:
+    return core.WORLD.find()
 
 
 def default_group() -> Any:
     """Return the default process group, which must exist."""
-    return _c10d._get_default_group()
+    return _torch.distributed.group.WORLD
 
 
 def known_groups() -> list[Any]:
     """Return the process groups in torch's registry, oldest first."""
-    return list(_c10d._world.pg_map)
+    return list(_registry().pg_map)
 
 
 def backend_and_store(group: Any) -> tuple[str, Any]:
     """Return the configured backend and the store of a group; '' and None if torch's registry lacks it."""
-    return _c10d._world.pg_map.get(group) or ("", None)
+    return _registry().pg_map.get(group) or ("", None)
 
 
 def without_prefixes(store: Any) -> Any:
@@ -151,7 +172,7 @@ def without_prefixes(store: Any) -> Any:
     return store
 
 
-def store_place(store: Any) -> str:
+def store_location(store: Any) -> str:
     """Return the location of a store, the same for all its clients: `port 29500`, or a file's path; '' if unknown."""
     store = without_prefixes(store)
     for attribute, text in (("port", "port {}"), ("path", "{}")):
@@ -172,22 +193,23 @@ def text_of_group(group: ProcessGroup, attribute: str) -> str:
 
 def registered_ranks(group: Any) -> dict[int, int] | None:
     """Return the ranks in a group by global rank, or None if the group is not in torch's registry."""
-    return _c10d._world.pg_group_ranks.get(group)
+    return _registry().pg_group_ranks.get(group)
 
 
 def backends_with_timeouts() -> list[Any]:
-    """Return the backend classes with a `_set_default_timeout` method."""
+    """Return the backend classes with a method that sets the timeout."""
     classes: list[Any] = [getattr(_bindings, name) for name in dir(_bindings) if name.startswith("ProcessGroup")]
-    return [cls for cls in classes if "_set_default_timeout" in vars(cls)]
+    return [cls for cls in classes if core.SET_TIMEOUT.name in vars(cls)]
 
 
 def resolve_group(name: str) -> Any:
-    """Return the process group that torch has registered under a name.
+    """Return the process group that torch has registered under a name; None if this torch cannot look it up.
 
     Raises:
         RuntimeError: No group has this name.
     """
-    return _bindings._resolve_process_group(name)
+    resolve = core.RESOLVE_GROUP.find()
+    return resolve(name) if resolve is not None else None
 
 
 def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
@@ -206,7 +228,7 @@ def hook_before_optimizers(before: Callable[[Optimizer], object]) -> Any:
     """Call a function before the step of every optimizer that is not compiled. Return the handle."""
 
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # Dynamo traces nothing else
+        if not is_dynamo_compiling():  # Dynamo must find nothing else to trace in this hook
             before(optimizer)
 
     return _optimizers().register_optimizer_step_pre_hook(hook)
@@ -242,11 +264,9 @@ def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
     Traced kernels would add graph breaks and warnings that the user sees. This strategy costs nothing at run time;
     `torch._dynamo.disable` costs 0.8 µs per call.
     """
-    from torch._C._dynamo import eval_frame
-
-    frame: Any = eval_frame
-    skip, usual = frame._FrameAction.SKIP, frame._FrameAction.DEFAULT
-    frame.set_code_exec_strategy(code, frame._FrameExecStrategy(skip, skip if with_callees else usual))
+    set_strategy, actions, strategy = (symbol.find() for symbol in compiled.SKIPPING)
+    if set_strategy is not None and actions is not None and strategy is not None:
+        set_strategy(code, strategy(actions.SKIP, actions.SKIP if with_callees else actions.DEFAULT))
 
 
 def _share_rule(original: Any, function: Any) -> None:
@@ -254,8 +274,7 @@ def _share_rule(original: Any, function: Any) -> None:
 
     Otherwise Dynamo will build the table by name, and finds the replacement.
     """
-    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
-    table_of: Any = getattr(rules, "get_torch_obj_rule_map", None)
+    table_of: Any = compiled.DYNAMO_RULES.find() if compiled.DYNAMO_RULES.holder is not None else None
     if table_of is None or not table_of.cache_info().currsize:
         return
     table = table_of()
@@ -263,14 +282,14 @@ def _share_rule(original: Any, function: Any) -> None:
         table[function] = table[original]
 
 
-PatchTargets: TypeAlias = Sequence[tuple[Any, str]]
+PatchTargets: TypeAlias = Sequence[tuple[Any, TorchSymbol]]
 """Owners and names of attributes that a part replaces or needs."""
 
 _ABSENT: Final = object()
 
 
 class Patches:
-    """The replaced attributes. They are restored in reverse order.
+    """The attributes that were replaced, which can be restored in reverse order.
 
     Attributes:
         are_closed: Whether `replace` does nothing any more.
@@ -283,7 +302,7 @@ class Patches:
     def replace(
         self,
         owner: Any,
-        name: str,
+        name: str | TorchSymbol,
         make: Callable[[Any], Any],
         is_traced: bool = False,
         has_rule: bool = False,
@@ -293,12 +312,16 @@ class Patches:
 
         Args:
             owner: A module or a class.
-            name: The attribute.
+            name: The attribute. A symbol that torch lacks is reported.
             make: Receives the original as a function that takes `self`.
-            make_native: Makes a C method from the result of `make` and the original, and is used instead.
             is_traced: Whether Dynamo may encounter the attribute while tracing, and compiles the original's callees.
-            has_rule: The same for an attribute in Dynamo's table of skipped functions, which holds plain functions.
+            has_rule: As `is_traced`, for a function in Dynamo's table of rules, such as `torch.autograd.backward`. The
+                replacement inherits the rule, and is a plain function, because the table holds no other kind.
+            make_native: Makes the C method to install, from a pair of the result of `make` and the original.
         """
+        if isinstance(name, TorchSymbol):
+            name.report_if_missing(owner)
+            name = name.name
         original = getattr(owner, name, None)
         if original is None or self.are_closed:
             return

@@ -9,12 +9,10 @@ sizes one forward later. For the step in between, we compute them as DDP does, f
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import distributed as ddp
@@ -22,19 +20,18 @@ from torch.nn.parallel import distributed as ddp
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.buckets import Buckets
 from otel_torchdist.capture.core.part import SessionPart
+from otel_torchdist.capture.upstream import training
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
-_logger = logging.getLogger("otel_torchdist")
 
 FIRST_STEPS: Final = 12
 READ_INTERVAL: Final = 50
 """DDP's timers are read after each of the first steps, then at this interval: a read takes 20 to 40 µs."""
 MAX_MODELS: Final = 64
-_INIT_METHOD: Final = "_ddp_init_helper"
 _TIME: Final = "backward_comm_time"
 _OVERLAP: Final = "backward_compute_comm_overlap_time"
 
@@ -51,9 +48,7 @@ class GradientSync(SessionPart):
 
     def hook(self, patches: Patches) -> None:
         """Patch the constructor of DDP. Models that were wrapped before are unknown."""
-        if not hasattr(ddp.DistributedDataParallel, _INIT_METHOD):
-            _logger.warning("this torch has no DDP.%s: gradient sync is not timed", _INIT_METHOD)
-        patches.replace(ddp.DistributedDataParallel, _INIT_METHOD, self._make_initialize)
+        patches.replace(ddp.DistributedDataParallel, training.DDP_INIT, self._make_initialize)
 
     def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,10 +73,11 @@ class GradientSync(SessionPart):
 
 def _times_of(model: Any) -> tuple[int, int]:
     """Return reduction time and hidden part of a model's last timed iteration, in ns; 0 if unknown."""
-    logger: Any = getattr(model, "logger", None)
-    if logger is None:
+    logger: Any = training.DDP_LOGGER.of(model)
+    read = training.DDP_LOGGED_TIMES.of(logger) if logger is not None else None
+    if read is None:
         return 0, 0
-    values: dict[str, int] = logger._get_ddp_logging_data().ints_map
+    values: dict[str, int] = read().ints_map
     sync_ns = max(int(values.get(_TIME, 0)), 0)
     return sync_ns, min(max(int(values.get(_OVERLAP, 0)), 0), sync_ns)
 
@@ -101,12 +97,12 @@ class DdpBuckets:
         self._reads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def targets(self) -> PatchTargets:
-        """Return the attributes to patch."""
-        model = ddp.DistributedDataParallel
-        return [(model, "_pre_forward"), (model, "_get_ddp_logging_data")]
+        """Return the attribute to patch, and the attributes that are needed: DDP's method calls the logger's."""
+        model, logged = ddp.DistributedDataParallel, training.DDP_LOGGED_TIMES
+        return [(model, training.DDP_FORWARD), (model, training.DDP_LOGGED), (logged.holder, logged)]
 
     def hook(self, patches: Patches) -> None:
-        """Patch `_pre_forward`, which also rebuilds buckets."""
+        """Patch the method that begins a forward, and also rebuilds buckets."""
         owner, name = self.targets()[0]
         patches.replace(owner, name, self._forward)
 
@@ -116,14 +112,14 @@ class DdpBuckets:
             result = original(model, *args, **kwargs)
             if not is_dynamo_compiling():
                 try:
-                    self._begins(model)
+                    self._forward_begins(model)
                 except Exception as error:
                     guard.report("DDP buckets", error)
             return result
 
         return pre_forward
 
-    def _begins(self, model: Any) -> None:
+    def _forward_begins(self, model: Any) -> None:
         group = self._find_group(model.process_group)
         if group is None or not model.require_backward_grad_sync:
             return
@@ -132,12 +128,12 @@ class DdpBuckets:
             buckets = Buckets(group.recorder, group.native)
             group.count_buckets(buckets)
         reads = self._reads.get(model, 0)
-        if buckets.is_of(model) and reads >= MAX_READS:
-            buckets.begin()
+        if buckets.knows(model) and reads >= MAX_READS:
+            buckets.restart()
             return
-        logged: dict[str, Any] = model._get_ddp_logging_data()
+        logged: dict[str, Any] = training.DDP_LOGGED.of(model)()
         self._reads[model] = MAX_READS if logged.get("has_rebuilt_buckets") else reads + 1
-        is_rebuilt: bool | None = getattr(model, "_has_rebuilt_buckets", None)
+        is_rebuilt: bool | None = getattr(model, training.DDP_REBUILT.name, None)
         sizes, assigned = _next_buckets(model, logged, bool(is_rebuilt))
         buckets.learn(model, sizes, assigned, is_rebuilt is not False)
 
@@ -161,16 +157,18 @@ def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
 
     If this version of DDP computes them differently, the sizes do not match the messages, which then get no number.
     """
-    module_parameters = getattr(model, "_module_parameters", ())
+    module_parameters = getattr(model, training.DDP_PARAMETERS.name, ())
     parameters = [parameter for parameter in module_parameters if parameter.requires_grad]
     if sorted(order) != list(range(len(parameters))):  # some parameters had no gradient
         return [], ""
-    torch_distributed: Any = dist  # both are private
+    first_bytes, assign = training.FIRST_BUCKET.find(), training.ASSIGN_BUCKETS.find()
+    if first_bytes is None or assign is None:
+        return [], ""
     cap: int = model.bucket_bytes_cap
     is_default = getattr(model, "bucket_bytes_cap_default", False)
-    first: int = torch_distributed._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap
+    first: int = first_bytes if is_default else cap
     limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, cap]
     ready = [parameters[index] for index in order]
-    buckets, _ = torch_distributed._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
+    buckets, _ = assign(ready, limits, [False] * len(ready), order)
     sizes = [sum(parameters[index].nbytes for index in bucket) for bucket in buckets]
     return sizes, ", ".join(" ".join(map(str, bucket)) for bucket in buckets)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.names import LabelKind, LabelName
 
 if TYPE_CHECKING:
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
     from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
-PARAM_GROUPS: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-FLAT_PARAMETERS: Final = "torch.distributed.fsdp._runtime_utils"
+PARAM_GROUPS: Final = training.UNIT_UNSHARD.module
+FLAT_PARAMETERS: Final = training.FLAT_UNSHARD.module
 IMPORTERS: Final = (
-    "torch.distributed.fsdp._unshard_param_utils",
+    training.FLAT_UNSHARD_BY_NAME.module,
     "torch.distributed.fsdp.fully_sharded_data_parallel",
 )
-"""Modules that import `_unshard` by name. Modules that were imported before ours hold the original."""
+"""Modules that import a patched function by name. Imported before the patch, they hold the original function."""
 MAX_UNIT: Final = 200
 """Maximum length of a unit's name. The name of a unit of several modules lists all of them."""
 MAX_UNITS: Final = 4096
 """Maximum number of units with a cached label word."""
-_UNSHARD: Final = "_unshard"
+_UNIT_NAME: Final = training.UNIT_NAME.name
 
 
 class ParamGroups:
@@ -46,27 +47,28 @@ class ParamGroups:
 
     def targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module."""
-        return [(getattr(module, "FSDPParamGroup", None), name) for name in ("unshard", "post_backward")]
+        return [(symbol.holder, symbol) for symbol in (training.UNIT_UNSHARD, training.UNIT_REDUCE)]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Patch the targets."""
         for owner, name in self.targets(module):
-            patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
+            patches.replace(owner, name, lambda original: self._labels.label_calls_of(original, self._word_of))
 
     def _word_of(self, group: Any, *_: Any, **__: Any) -> int:
         """Return the label word of an `FSDPParamGroup`. Its name is '' for the root, None before the first forward."""
-        unit = group._module_fqn
+        unit: Any = getattr(group, _UNIT_NAME, None)
         if self._labels.recorder is self._recorder:
             word = self._words.get(unit)
             if word is not None:
                 return word
-        return self._find_word(unit)
+        return self._find_word(unit, group)
 
-    def _find_word(self, unit: Any) -> int:
+    def _find_word(self, unit: Any, group: Any) -> int:
         if self._labels.recorder is not self._recorder:
             self._recorder = self._labels.recorder
             self._words = {}
         if unit is None:
+            training.UNIT_NAME.report_if_missing(group)
             return 0
         name = str(unit)[:MAX_UNIT]
         word = self._labels.word_of(LabelName(LabelKind.FSDP, unit=name))
@@ -80,21 +82,24 @@ class FlatParameters:
 
     def __init__(self, labels: ThreadLabels) -> None:
         self._labels = labels
-        self._known: weakref.WeakKeyDictionary[Any, LabelName] = weakref.WeakKeyDictionary()
+        self._labels_by_handle: weakref.WeakKeyDictionary[Any, LabelName] = weakref.WeakKeyDictionary()
 
     def targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module."""
-        return [(module, name) for name in (_UNSHARD, "_reduce_grad", "_reduce_grad_no_shard")]
+        return [
+            (module, symbol) for symbol in (training.FLAT_UNSHARD, training.FLAT_REDUCE, training.FLAT_REDUCE_WHOLE)
+        ]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Patch the targets."""
         for owner, name in self.targets(module):
-            patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
+            patches.replace(owner, name, lambda original: self._labels.label_calls_of(original, self._word_of))
 
     def hook_importer(self, patches: Patches, module: ModuleType) -> None:
-        """Patch `_unshard` in a module that has imported it by name, unless it already holds our wrapper."""
-        if not hasattr(getattr(module, _UNSHARD, None), "__wrapped__"):
-            patches.replace(module, _UNSHARD, lambda original: self._labels.around(original, self._word_of))
+        """Patch the function in a module that has imported it by name, unless it already holds our wrapper."""
+        symbol = training.FLAT_UNSHARD_BY_NAME
+        if not hasattr(getattr(module, symbol.name, None), "__wrapped__"):
+            patches.replace(module, symbol, lambda original: self._labels.label_calls_of(original, self._word_of))
 
     def _word_of(self, state: Any, handle: Any, *_: Any, **__: Any) -> int:
         return self._labels.word_of(self._unit_of(state, handle))
@@ -102,12 +107,13 @@ class FlatParameters:
     def _unit_of(self, state: Any, handle: Any) -> LabelName | None:
         if not handle:
             return None
-        label = self._known.get(handle)
+        label = self._labels_by_handle.get(handle)
         if label is None:
-            unit = _module_of(handle.flat_param, state._exec_order_data.param_to_fqn)
+            order = training.FLAT_ORDER.of(state)
+            unit = _module_of(handle.flat_param, order.param_to_fqn) if order is not None else None
             if unit is None:
                 return None
-            label = self._known[handle] = LabelName(LabelKind.FSDP, unit=unit[:MAX_UNIT])
+            label = self._labels_by_handle[handle] = LabelName(LabelKind.FSDP, unit=unit[:MAX_UNIT])
         return label
 
 
@@ -119,8 +125,12 @@ def _module_of(flat_parameter: Any, names: Any) -> str | None:
         names: The names of all parameters relative to the root, by flat parameter, or with `use_orig_params` by
             parameter.
     """
-    for key in (flat_parameter, *(flat_parameter._params or ())):
+    parameters, relative_names = (
+        training.FLAT_PARAMETERS_OF_UNIT.of(flat_parameter),
+        training.FLAT_NAMES.of(flat_parameter, ()),
+    )
+    for key in (flat_parameter, *(parameters or ())):
         for name in names.get(key, ()):
-            relative = next((fqn for fqn in flat_parameter._fqns if f".{name}".endswith(f".{fqn}")), None)
+            relative = next((fqn for fqn in relative_names if f".{name}".endswith(f".{fqn}")), None)
             return str(name).removesuffix(relative or "").rstrip(".")
     return None

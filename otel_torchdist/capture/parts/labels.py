@@ -1,19 +1,18 @@
 """Labels of calls: patches torch's libraries for parallel training, once their modules are imported.
 
-The patched functions are private to torch. If this version of torch lacks a function, its labels are off, with a log
-line. The other labels work.
+The patched functions are private to torch. If this version of torch lacks one, a log line says which labels are off.
+The other labels work.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import ProcessGroup, device_mesh
+from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
@@ -22,6 +21,7 @@ from otel_torchdist.capture.parts import fsdp, pipeline
 from otel_torchdist.capture.parts.ddp import DdpBuckets
 from otel_torchdist.capture.parts.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.parts.pipeline import Stages
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.system.when_imported import when_imported
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
-    from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
 
 class Meshes:
-    """The dimensions of device meshes, recorded with their groups when a mesh creates or chooses them.
+    """Recorder of the dimensions of device meshes, with their groups, when a mesh creates or chooses the groups.
 
     Most groups of a mesh are created for it and described as `mesh_tp`. But dimensions as large as the world use the
     default group.
@@ -48,8 +47,7 @@ class Meshes:
 
     def targets(self) -> PatchTargets:
         """Return the attributes to patch."""
-        mesh_class = getattr(device_mesh, "DeviceMesh", None)
-        return [(mesh_class, "_init_process_groups"), (mesh_class, "from_group")]
+        return [(symbol.holder, symbol) for symbol in (training.MESH_GROUPS, training.MESH_FROM_GROUP)]
 
     def hook(self, patches: Patches) -> None:
         """Patch the targets."""
@@ -69,7 +67,7 @@ class Meshes:
                 mesh = args[0] if has_mesh else None
                 bound = signature.bind(*arguments, **kwargs).arguments
                 names = bound.get("mesh_dim_names") or getattr(mesh, "mesh_dim_names", None)
-                groups = result if result is not None else getattr(mesh, "_dim_group_names", None)
+                groups = result if result is not None else getattr(mesh, training.MESH_GROUP_NAMES.name, None)
                 self._learn(names or (), groups or ())
             except Exception as error:
                 guard.report("mesh dimensions", error)
@@ -83,7 +81,7 @@ class Meshes:
             arguments = args[1:] if args and isinstance(args[0], mesh_class) else args  # a static method
             mesh = original(*arguments, **kwargs)
             try:
-                self._learn(mesh.mesh_dim_names or (), mesh._dim_group_names)
+                self._learn(mesh.mesh_dim_names or (), training.MESH_GROUP_NAMES.of(mesh, ()))
             except Exception as error:
                 guard.report("mesh dimensions", error)
             return mesh
@@ -98,10 +96,7 @@ class Meshes:
                 state.add_dimension(str(dimension))
 
 
-_logger = logging.getLogger("otel_torchdist")
-
-
-class LabelledParts(SessionPart):
+class CallLabels(SessionPart):
     """The session part that labels calls."""
 
     def __init__(self, labels: ThreadLabels, find_group: Callable[[ProcessGroup], GroupState | None]) -> None:
@@ -115,25 +110,25 @@ class LabelledParts(SessionPart):
         self._meshes = Meshes(find_group)
         self._ddp_buckets = DdpBuckets(find_group)
         units, flat, stages = ParamGroups(labels), FlatParameters(labels), Stages(labels)
-        self._parts: dict[
-            str, tuple[str, Callable[[ModuleType], PatchTargets], Callable[[Patches, ModuleType], None]]
+        self._by_module: dict[
+            str, tuple[Callable[[ModuleType], PatchTargets], Callable[[Patches, ModuleType], None]]
         ] = {
-            fsdp.PARAM_GROUPS: ("FSDP units", units.targets, units.hook),
-            fsdp.FLAT_PARAMETERS: ("FSDP units", flat.targets, flat.hook),
-            **{name: ("FSDP units", _no_targets, flat.hook_importer) for name in fsdp.IMPORTERS},
-            pipeline.STAGES: ("pipeline stages", stages.targets, stages.hook),
-            pipeline.SCHEDULES: ("pipeline stages", stages.schedule_targets, stages.hook_schedules),
+            fsdp.PARAM_GROUPS: (units.targets, units.hook),
+            fsdp.FLAT_PARAMETERS: (flat.targets, flat.hook),
+            **{name: (_no_targets, flat.hook_importer) for name in fsdp.IMPORTERS},
+            pipeline.STAGES: (stages.targets, stages.hook),
+            pipeline.SCHEDULES: (stages.schedule_targets, stages.hook_schedules),
         }
 
     def hook(self, patches: Patches) -> None:
         """Patch the imported modules now, and other modules when they are imported."""
         self._patches = patches
-        if _has_all("dimensions of device meshes", self._meshes.targets()):
+        if _has_all(self._meshes.targets()):
             self._meshes.hook(patches)
-        if _has_all("DDP buckets", self._ddp_buckets.targets()):
+        if _has_all(self._ddp_buckets.targets()):
             self._ddp_buckets.hook(patches)
-        reference: weakref.ref[LabelledParts] = weakref.ref(self)
-        for name in self._parts:
+        reference: weakref.ref[CallLabels] = weakref.ref(self)
+        for name in self._by_module:
             when_imported(name, functools.partial(_imported, reference))
 
     def unhook(self) -> None:
@@ -142,9 +137,9 @@ class LabelledParts(SessionPart):
 
     def imported(self, module: ModuleType) -> None:
         """Patch an imported module."""
-        labels, targets, hook = self._parts[module.__name__]
+        targets, hook = self._by_module[module.__name__]
         patches = self._patches
-        if patches is not None and not patches.are_closed and _has_all(labels, targets(module)):
+        if patches is not None and not patches.are_closed and _has_all(targets(module)):
             hook(patches, module)
 
 
@@ -152,16 +147,16 @@ def _no_targets(_: ModuleType) -> PatchTargets:
     return ()
 
 
-def _imported(reference: weakref.ref[LabelledParts], module: ModuleType) -> None:
+def _imported(reference: weakref.ref[CallLabels], module: ModuleType) -> None:
     with guard.guarded("labels"):
-        parts = reference()
-        if parts is not None:
-            parts.imported(module)
+        call_labels = reference()
+        if call_labels is not None:
+            call_labels.imported(module)
 
 
-def _has_all(labels: str, targets: PatchTargets) -> bool:
-    """Return whether this torch has all attributes to patch. Log a line otherwise."""
-    missing = [name for owner, name in targets if not hasattr(owner, name)]
-    if missing:
-        _logger.info("operations are shown without their %s: this torch has no %s", labels, ", ".join(missing))
-    return not missing
+def _has_all(targets: PatchTargets) -> bool:
+    """Return whether this torch has all attributes to patch. Otherwise report the first that is missing."""
+    missing = next((symbol for owner, symbol in targets if not hasattr(owner, symbol.name)), None)
+    if missing is not None:
+        missing.report()
+    return missing is None

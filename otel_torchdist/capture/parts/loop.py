@@ -10,7 +10,7 @@ from otel_torchdist.capture.core.thread_labels import ThreadLabels
 from otel_torchdist.capture.parts.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.parts.ddp import GradientSync
 from otel_torchdist.capture.parts.expectations import Expectations
-from otel_torchdist.capture.parts.labels import LabelledParts
+from otel_torchdist.capture.parts.labels import CallLabels
 from otel_torchdist.capture.parts.step_parts import StepParts
 from otel_torchdist.capture.parts.steps import StepDetector
 
@@ -60,7 +60,7 @@ class TrainingLoop:
             FutureWaits(),
             Expectations(),
             Checkpoints(patches),
-            LabelledParts(self.labels, find_group),
+            CallLabels(self.labels, find_group),
         )
 
     def _step_ended(self, recorder: Recorder) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.torch_api import GRAD_SCALER, Patches
+from otel_torchdist.capture.upstream import training
 
 _FLOAT: Final = struct.Struct("=f")
 
@@ -59,7 +60,7 @@ class LossScales:
 
     def hook(self, patches: Patches) -> None:
         """Patch the methods that create, load and update scales."""
-        patches.replace(GRAD_SCALER, "_lazy_init_scale_growth_tracker", self._make_begin, is_traced=True)
+        patches.replace(GRAD_SCALER, training.INIT_SCALE, self._make_begin, is_traced=True)
         patches.replace(GRAD_SCALER, "load_state_dict", self._make_load, is_traced=True)
         patches.replace(GRAD_SCALER, "update", self._make_update, is_traced=True)
 
@@ -79,7 +80,7 @@ class LossScales:
         tracked.overflowed |= has_overflowed
 
     def _scale_of(self, scaler: Any) -> float | None:
-        tensor = getattr(scaler, "_scale", None)
+        tensor = getattr(scaler, training.SCALE.name, None)
         if self._reads_cpu and tensor is not None and tensor.is_cpu:
             return float(tensor)
         tracked = self._scalers.get(scaler)
@@ -98,7 +99,7 @@ class LossScales:
         def load(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             with guard.guarded("gradient scaler"):
-                if getattr(scaler, "_scale", None) is not None:
+                if getattr(scaler, training.SCALE.name, None) is not None:
                     self._track(scaler)
             return result
 
@@ -106,7 +107,9 @@ class LossScales:
 
     def _track(self, scaler: Any) -> None:
         """Track a scaler, beginning with the scale on the host, with which its tensor was just filled."""
-        self._scalers[scaler] = _TrackedScale(_to_float32(scaler._init_scale), int(scaler._init_growth_tracker))
+        scale, tracker = training.FIRST_SCALE.of(scaler), training.FIRST_TRACKER.of(scaler)
+        if scale is not None and tracker is not None:
+            self._scalers[scaler] = _TrackedScale(_to_float32(scale), int(tracker))
 
     def _make_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update(scaler: Any, new_scale: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -128,15 +131,23 @@ class LossScales:
             elif new_scale is not None or tracked.checked != checked:
                 tracked.scale = None
             elif tracked.scale is not None:
-                _apply(tracked, scaler._growth_factor, scaler._backoff_factor, scaler._growth_interval)
+                rule = [symbol.of(scaler) for symbol in _RULE]
+                if None in rule:
+                    tracked.scale = None
+                else:
+                    _apply(tracked, *rule)
             tracked.checked, tracked.overflowed = 0, False
-        if getattr(scaler, "_enabled", True):
+        if getattr(scaler, training.SCALER_ENABLED.name, True):
             self.newest = self._scale_of(scaler)
+
+
+_RULE: Final = (training.GROWTH, training.BACKOFF, training.GROWTH_INTERVAL)
+"""The attributes of a scaler that determine its next scale."""
 
 
 def _checked_by(scaler: Any) -> int:
     """Return the number of optimizers that were checked for overflow since the last update."""
-    states = getattr(scaler, "_per_optimizer_states", {})  # a disabled scaler has none
+    states = getattr(scaler, training.SCALER_STATES.name, {})  # a disabled scaler has none
     return sum(bool(state["found_inf_per_device"]) for state in states.values())
 
 

@@ -6,6 +6,7 @@ them, so they are counted in a separate, unaligned group.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.call import OpenCall
@@ -36,6 +37,10 @@ from otel_torchdist.capture.core.torch_api import (
     resolve_group,
     skip_in_dynamo,
 )
+from otel_torchdist.capture.core.torch_api import (
+    schema_of as torch_schema_of,
+)
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import BESIDE
@@ -43,9 +48,8 @@ from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
-    from otel_torchdist.capture.core.torch_api import Patches
 
-_LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
+_LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", core.SYMM_MEM_RENDEZVOUS.name})
 """Operations with a group argument that no other rank waits for."""
 _NOT_IN_SCHEMA: Final = -1
 
@@ -224,11 +228,12 @@ def symmetric_schemas(names: Iterable[str] | None = None) -> list[OperationSchem
 
 
 def _parse_schema(overload: Any) -> OperationSchema | None:
-    arguments = overload._schema.arguments
+    schema = torch_schema_of(overload)
+    arguments = schema.arguments
     types = [str(argument.type) for argument in arguments]
     positions = {argument.name: position for position, argument in enumerate(arguments)}
     described = described_argument(positions, types)
-    name: str = overload._schema.name.removeprefix("symm_mem::")
+    name: str = schema.name.removeprefix("symm_mem::")
     group = positions.get("group_name")
     if group is None or types[group] != "str" or described is None or name in _LOCAL:
         return None
@@ -259,14 +264,14 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
     group_index, peer_index = schema.group, schema.peer
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        rest = keyset.remove(DISPATCH_KEY)
+        backend_keys = keyset.remove(DISPATCH_KEY)
         call = None
         with guard.guarded("symmetric memory"):
             if not _is_fake(args[schema.described]):
                 peer = args[peer_index] if peer_index >= 0 else -1
                 call = one_sided.begin(resolve_group(args[group_index]), schema, args, peer)
         with Issuing(call, one_sided.end):
-            return redispatch(rest, *args, **kwargs)
+            return redispatch(backend_keys, *args, **kwargs)
 
     skip_in_dynamo(kernel.__code__)
     return kernel
@@ -279,6 +284,7 @@ def _is_fake(tensors: Any) -> bool:
 
 
 _NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
+_OPERATIONS: Final = (core.WINDOW_PUT, core.WINDOW_SIGNAL, core.WINDOW_WAIT)
 _PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signal": (0, "peer_rank")}
 """Operations of a window, with position and name of the peer argument."""
 
@@ -302,10 +308,10 @@ class Windows(SessionPart):
             group: The class of process groups.
             window: The class of windows; torch's by default.
         """
-        patches.replace(group, "new_window", self._make_new_window)
-        owner = getattr(distributed_c10d, "Window", None) if window is None else window
-        for name in _PEERS if owner is not None else ():
-            patches.replace(owner, name, lambda original, name=name: self._make_operation(name, original))
+        patches.replace(group, core.NEW_WINDOW, self._make_new_window)
+        owner = core.WINDOW_PUT.holder if window is None else window
+        for symbol, name in zip(_OPERATIONS, _PEERS, strict=True):
+            patches.replace(owner, symbol, functools.partial(self._make_operation, name))
 
     def _make_new_window(self, original: Callable[..., Any]) -> Callable[..., Any]:
         one_sided = self._one_sided

@@ -61,9 +61,14 @@ class _RecordedStep(RecordedInterval):
 
 
 class OptimizerSteps:
-    """Recorder of the outermost optimizer steps of each thread."""
+    """Recorder of the outermost optimizer steps of each thread.
+
+    Attributes:
+        is_reduced: Whether no step is recorded, to save time.
+    """
 
     def __init__(self) -> None:
+        self.is_reduced = False
         self._by_thread = dict[int, _RecordedStep]()
         self._step: int = -1
         self._recorded = 0
@@ -80,11 +85,11 @@ class OptimizerSteps:
     def begin(self, recorder: Recorder, optimizer: Optimizer) -> None:
         """Record that an optimizer's step begins on the calling thread, which is in no other step."""
         self._end(How.ABANDONED)
-        if not self._has_room(recorder):
+        if self.is_reduced or not self._has_room(recorder):
             return
         self._recorded += 1
         tape = recorder.tape
-        detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
+        detail = tape.names.intern_optional(type(optimizer).__name__, SPARE_OF_LABELS)
         prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
         step = self._by_thread[threading.get_ident()] = _RecordedStep(tape, id(optimizer))
         step.begin(recorder.step, 0, prepared)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.torch_api import LIST
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.names import LabelKind, LabelName
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.thread_labels import ThreadLabels
     from otel_torchdist.capture.core.torch_api import Patches, PatchTargets
 
-STAGES: Final = "torch.distributed.pipelining.stage"
-SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+STAGES: Final = training.STAGE_FORWARD_SEND.module
+SCHEDULES: Final = training.BATCH_P2P.module
 _MAKERS: Final = {
-    "get_fwd_send_ops": "fwd",
-    "get_fwd_recv_ops": "fwd",
-    "get_bwd_send_ops": "bwd",
-    "get_bwd_recv_ops": "bwd",
+    training.STAGE_FORWARD_SEND: "fwd",
+    training.STAGE_FORWARD_RECV: "fwd",
+    training.STAGE_BACKWARD_SEND: "bwd",
+    training.STAGE_BACKWARD_RECV: "bwd",
 }
 """Methods of a stage that create the messages of a microbatch, with their direction."""
 
@@ -59,7 +60,7 @@ class Stages:
 
     def targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module of stages."""
-        return [(getattr(module, "_PipelineStageBase", None), name) for name in _MAKERS]
+        return [(symbol.holder, symbol) for symbol in _MAKERS]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Patch the targets."""
@@ -68,7 +69,7 @@ class Stages:
 
     def schedule_targets(self, module: ModuleType) -> PatchTargets:
         """Return the attributes to patch in the module of schedules."""
-        return [(module, "_batch_p2p")]
+        return [(module, training.BATCH_P2P)]
 
     def hook_schedules(self, patches: Patches, module: ModuleType) -> None:
         """Patch the targets."""

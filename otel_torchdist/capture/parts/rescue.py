@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from otel_torchdist.capture.core.intervals import frames_by_thread
 from otel_torchdist.capture.parts.optimizer_steps import is_within_step
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
-from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.model.rank_state.rescue import Rescue, RescueState
 from otel_torchdist.node.job.requests.commands import RescueRequest, requested_rescue
 from otel_torchdist.system.this_process.abandoned_calls import BACKGROUND_CALLS
 

@@ -7,7 +7,6 @@ which checkpointed activations are recomputed. Waits of other threads, such as p
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +14,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.utils.data import dataloader
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.intervals import RecordedInterval
 from otel_torchdist.capture.core.part import RecordingPart
 from otel_torchdist.capture.core.torch_api import backward_id, skip_in_dynamo
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
+from otel_torchdist.model.recording_level import RecordingLevel
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import prepare_activity
 
@@ -32,15 +32,9 @@ if TYPE_CHECKING:
 
 MIN_SPAN_NS: Final = 1_000_000
 """Minimum length of a recorded interval. Shorter intervals only add to the totals."""
-NEXT_DATA: Final = "_next_data"
-"""The method that waits for a batch. Each class of iterators has its own."""
 MAX_IN_STEP: Final = 16
 """Maximum number of records of each kind per step: pipelines run backward for each microbatch."""
 
-_LOADER: Final = "_BaseDataLoaderIter"
-"""Base class of the iterators of loaders; private to torch."""
-
-_logger = logging.getLogger("otel_torchdist")
 
 _active: StepParts | None = None
 """The instance that `data_wait` reports to. A process has at most one capture."""
@@ -94,6 +88,7 @@ class StepParts(RecordingPart):
         super().__init__()
         self._thread = 0
         self._step = -1
+        self._is_reduced = False
         self._recorded = {ActivityKind.DATA_WAIT: 0, ActivityKind.BACKWARD: 0}
 
     def hook(self, patches: Patches) -> None:
@@ -116,7 +111,7 @@ class StepParts(RecordingPart):
         """Stop handling `data_wait`."""
         global _active
         _active = None
-        base: Any = getattr(dataloader, _LOADER, None)
+        base: Any = training.NEXT_DATA.holder
         if base is not None and "__init_subclass__" in vars(base):
             del base.__init_subclass__
 
@@ -124,6 +119,10 @@ class StepParts(RecordingPart):
         """Start recording to a new tape. The calling thread is the training thread until another ends a step."""
         super().begins(recorder)
         self.mark_training_thread()
+
+    def reduce(self, level: RecordingLevel) -> None:
+        """Record no intervals from `NO_INTERVALS` on. Their times are still counted."""
+        self._is_reduced = level >= RecordingLevel.NO_INTERVALS
 
     def mark_training_thread(self) -> None:
         """Remember the calling thread as the training thread."""
@@ -137,10 +136,8 @@ class StepParts(RecordingPart):
 
     def _follow_loaders(self, patches: Patches) -> None:
         """Patch all iterator classes of loaders, including classes that are defined later."""
-        base: Any = getattr(dataloader, _LOADER, None)
-        if not hasattr(base, NEXT_DATA):
-            missing = _LOADER if base is None else f"{_LOADER}.{NEXT_DATA}"
-            _logger.warning("this torch has no %s: data waits are not recorded, except in data_wait()", missing)
+        base: Any = training.LOADER_ITERATOR.find()
+        if base is None or not training.NEXT_DATA.is_in(base):
             return
         # Not `__next__`, whose warnings show the line of its caller.
         for loader in _with_subclasses(base):
@@ -149,8 +146,8 @@ class StepParts(RecordingPart):
 
     def _follow(self, patches: Patches, loader: type) -> None:
         """Patch an iterator class, if it defines the method."""
-        if NEXT_DATA in loader.__dict__ and loader.__name__ != _LOADER:
-            patches.replace(loader, NEXT_DATA, self._make_next, is_traced=True)
+        if training.NEXT_DATA.name in loader.__dict__ and loader is not training.NEXT_DATA.holder:
+            patches.replace(loader, training.NEXT_DATA, self._make_next, is_traced=True)
 
     def _make_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_data(iterator: Any) -> Any:
@@ -234,6 +231,8 @@ class StepParts(RecordingPart):
     # --- records -----------------------------------------------------------------------------------------------
 
     def _has_room(self, recorder: Recorder, kind: ActivityKind) -> bool:
+        if self._is_reduced:
+            return False
         if recorder.step != self._step:
             self._step = recorder.step
             self._recorded = dict.fromkeys(self._recorded, 0)
@@ -251,8 +250,8 @@ class StepParts(RecordingPart):
     ) -> None:
         """Record a completed interval."""
         tape = recorder.tape
-        name = tape.names.find_room(type(failure).__qualname__, SPARE_OF_LABELS) if failure is not None else 0
-        label = tape.names.find_room(detail, SPARE_OF_LABELS) if detail else 0
+        name = tape.names.intern_optional(type(failure).__qualname__, SPARE_OF_LABELS) if failure is not None else 0
+        label = tape.names.intern_optional(detail, SPARE_OF_LABELS) if detail else 0
         tail = prepare_activity(kind, label, threading.get_native_id())
         interval = RecordedInterval(tape, begun_ns)
         try:
@@ -278,5 +277,5 @@ def _subclass_hook(base: type, follow: Callable[[type], None]) -> Callable[..., 
 
 def _dataset_of(iterator: Any) -> str:
     """Return the class name of a loader's dataset; '' if unknown."""
-    dataset = getattr(iterator, "_dataset", None)
+    dataset = getattr(iterator, training.LOADER_DATASET.name, None)
     return type(dataset).__name__ if dataset is not None else ""

@@ -29,6 +29,8 @@ from otel_torchdist.capture.core.run.recording import WINDOW
 from otel_torchdist.capture.core.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
 from otel_torchdist.capture.parts.loss_scale import LossScales
 from otel_torchdist.capture.parts.optimizer_steps import OptimizerSteps, is_step, is_within_step
+from otel_torchdist.capture.upstream import training
+from otel_torchdist.model.recording_level import RecordingLevel
 from otel_torchdist.tape.figures import FigureWord
 
 if TYPE_CHECKING:
@@ -92,7 +94,11 @@ class StepSource(enum.IntEnum):
 
 
 class _Thread(threading.local):
-    """Whether an optimizer has stepped on the calling thread since the last reset."""
+    """State of the calling thread.
+
+    Attributes:
+        stepped: Whether an optimizer has stepped since the gradient scaler was called.
+    """
 
     stepped = False
 
@@ -126,7 +132,7 @@ class StepDetector(RecordingPart):
         self.optimizer_steps = OptimizerSteps()
         self.source = StepSource.WINDOWS
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._others: Counter[int] = Counter()
+        self._steps_of_others: Counter[int] = Counter()
         self._scales = LossScales() if scales is None else scales
         self._window = 0
         self._calls = 0
@@ -140,7 +146,7 @@ class StepDetector(RecordingPart):
         for function in (StepDetector._begins, StepDetector._after_step, StepDetector._skipped_step):
             skip_in_dynamo(function.__code__)
         self._handles += hook_optimizers(self._before_step, self._after_step)
-        patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
+        patches.replace(GRAD_SCALER, training.SCALED_STEP, self._make_scaled_step, is_traced=True)
         self._scales.hook(patches)
 
     def unhook(self) -> None:
@@ -160,6 +166,10 @@ class StepDetector(RecordingPart):
         """Record the ends of optimizer steps that raised."""
         self.optimizer_steps.end_abandoned()
 
+    def reduce(self, level: RecordingLevel) -> None:
+        """Record no steps of optimizers from `NO_INTERVALS` on. They still end training steps."""
+        self.optimizer_steps.is_reduced = level >= RecordingLevel.NO_INTERVALS
+
     def ends(self, recorder: Recorder) -> None:
         """Record the ends of optimizer steps that raised, and drop open ones."""
         super().ends(recorder)
@@ -171,12 +181,12 @@ class StepDetector(RecordingPart):
         self.optimizer_steps.forget_all(ends_abandoned=False)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # Dynamo traces nothing else: compiled steps are not recorded
+        if not is_dynamo_compiling():  # Dynamo must find nothing to trace: compiled steps are not recorded
             self._begins(optimizer)
 
     def _begins(self, optimizer: Optimizer) -> None:
         try:
-            # The stack is read only if necessary, which takes longer than everything else.
+            # The stack is read last and only if necessary: it takes longer than everything else here.
             if self.recorder is not None and not (self.optimizer_steps.may_be_in_step() and _is_nested()):
                 self.optimizer_steps.begin(self.recorder, optimizer)
         except Exception as error:
@@ -200,14 +210,14 @@ class StepDetector(RecordingPart):
         chosen = self._optimizer() if self._optimizer else None
         if chosen is None or chosen is optimizer:
             return True
-        # There may be many optimizers, one per parameter: only count the steps of the others.
-        self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
+        # There may be an optimizer for each parameter, so no reference is kept: only the steps are counted.
+        self._steps_of_others[id(optimizer)] = steps = self._steps_of_others[id(optimizer)] + 1
         return steps >= REPLACES_CHOSEN_AFTER
 
     def _end_by(self, optimizer: Optimizer, skipped: bool = False) -> None:
         if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)
-        self._others.clear()
+        self._steps_of_others.clear()
         self._end(StepSource.OPTIMIZER, skipped)
 
     def _make_scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,7 +230,7 @@ class StepDetector(RecordingPart):
             result = original(scaler, optimizer, *args, **kwargs)
             try:
                 has_stepped = self._thread.stepped
-                skipped = None if has_stepped else _hooked(optimizer)
+                skipped = None if has_stepped else _unwrap(optimizer)
                 self._scales.after_step(scaler, None if skipped is None and not has_stepped else not has_stepped)
                 if skipped is not None:
                     self._skipped_step(skipped)
@@ -274,8 +284,8 @@ class StepDetector(RecordingPart):
             self._ended(self.recorder)
 
 
-def _hooked(optimizer: Any) -> Any:
-    """Return the optimizer that calls hooks, perhaps inside wrappers, or None."""
+def _unwrap(optimizer: Any) -> Any:
+    """Return the optimizer that calls hooks, inside any wrappers, or None."""
     while optimizer is not None and not is_hooked(optimizer):
         optimizer = getattr(optimizer, "optimizer", None)
     return optimizer
@@ -283,7 +293,7 @@ def _hooked(optimizer: Any) -> Any:
 
 def _is_nested() -> bool:
     """Return whether the stepping optimizer was called in the step of another optimizer."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # as `inspect` calls it
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # `inspect` uses it, too
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     # Frames of this step: several if Dynamo has split it.

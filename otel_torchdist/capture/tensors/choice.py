@@ -45,16 +45,16 @@ def _load(targets: Sequence[str]) -> Iterator[Hooks]:
     for target in targets:
         module, _, name = target.partition(":")
         try:
-            target_object: Any = getattr(importlib.import_module(module), name)
+            hook: Any = getattr(importlib.import_module(module), name)
         except Exception as error:
             guard.pass_on(error)
             reason = f"{type(error).__name__}: {error}"
             _logger.warning("%s=%.100r cannot be imported (%s): no hook is called", *_setting(target), reason)
             continue
-        if isinstance(target_object, Hooks):
-            yield target_object
-        elif callable(target_object):
-            yield Hooks(before_operation=target_object)
+        if isinstance(hook, Hooks):
+            yield hook
+        elif callable(hook):
+            yield Hooks(before_operation=hook)
         else:
             _logger.warning("%s=%.100r is neither Hooks nor a function: no hook is called", *_setting(target))
 
@@ -78,6 +78,11 @@ class Observers:
     synchronizes: bool = False
     numerics: NumericsObserver | None = None
     compare_parameters: int = 0
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether values in tensors are checked or compared."""
+        return self.numerics is not None or self.compare_parameters > 0
 
     @property
     def needs_tensors(self) -> bool:

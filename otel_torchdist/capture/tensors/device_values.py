@@ -25,10 +25,10 @@ from otel_torchdist.tape.records.numerics import (
     SUM_MASK,
     WORDS,
     NumericsWord,
-    bits_of_places,
     checksum_word,
     float_word,
-    position_of,
+    index_bits,
+    locate_sum,
 )
 
 if TYPE_CHECKING:
@@ -78,17 +78,17 @@ def row_of_outputs(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> torch.Tensor:
-    """Enqueue the checksums of parameters, combined as by `summed`: the total, and the words."""
+    """Enqueue the checksums of parameters, combined as by `sum_checksums`: the total, and the words."""
     pairs = zip(tensors, salts, strict=True)
     value = torch.stack([checksum_tensor([tensor]) + signed((salt + 1) * FACTORS[0]) for tensor, salt in pairs])
     for shift, factor in ((30, FACTORS[1]), (27, FACTORS[2])):
         value = (value ^ _shifted(value, shift)) * signed(factor)
     value = value ^ _shifted(value, 31)
     indices = torch.arange(len(tensors), dtype=torch.int64, device=value.device)
-    bits = bits_of_places(len(tensors))
+    bits = index_bits(len(tensors))
     words = [torch.zeros((), dtype=torch.int64, device=value.device) for _ in range(WORDS)]
     for bit in range(bits):
-        word, shift, modulus = position_of(bit, bits)
+        word, shift, modulus = locate_sum(bit, bits)
         part = (value * (indices >> bit & 1)).sum() & (modulus - 1)
         words[word] = words[word] + (part << shift)
     return torch.stack([value.sum() & SUM_MASK, *words])

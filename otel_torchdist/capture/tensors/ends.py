@@ -20,13 +20,19 @@ from torch.distributed import ProcessGroup, Work
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
-from otel_torchdist.capture.core.torch_api import LIST, Patches, backward_id, hook_before_optimizers, skip_in_dynamo
+from otel_torchdist.capture.core.torch_api import (
+    LIST,
+    Patches,
+    backward_id,
+    hook_before_optimizers,
+    schema_of,
+    skip_in_dynamo,
+)
 from otel_torchdist.capture.tensors.hooks import Hook, OperationCall
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.collectives import BARRIERS, RECV, SEND, Waiting, waiting_in
 
 if TYPE_CHECKING:
-    import torch
-
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.calls.schemas import OperationSchema
 
@@ -51,17 +57,19 @@ class TensorRoles:
 
     def inputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
         """Return the tensors whose values this rank sends."""
-        return () if self.sent < 0 or (self.sent_by_root and not is_root) else tuple(flat(args[self.sent]))
+        return () if self.sent < 0 or (self.sent_by_root and not is_root) else tuple(tensors_in(args[self.sent]))
 
     def outputs(self, args: tuple[Any, ...], is_root: bool) -> tuple[torch.Tensor, ...]:
         """Return the tensors that this rank's operation writes."""
-        return () if self.written < 0 or (self.written_by_root and not is_root) else tuple(flat(args[self.written]))
+        return (
+            () if self.written < 0 or (self.written_by_root and not is_root) else tuple(tensors_in(args[self.written]))
+        )
 
 
 def tensor_roles(operation: OperationSchema) -> TensorRoles:
     """Derive the roles of tensors from an operation's schema. Arguments without `input` or `output` are in place."""
     name, sent, written = operation.name, -1, -1
-    for position, argument in enumerate(operation.overload._schema.arguments):
+    for position, argument in enumerate(schema_of(operation.overload).arguments):
         if argument.name.startswith("output") and "Tensor" in str(argument.type):
             written = position
         elif argument.name.startswith("input") and "Tensor" in str(argument.type):
@@ -73,13 +81,13 @@ def tensor_roles(operation: OperationSchema) -> TensorRoles:
     return TensorRoles(sent, written, waiting is Waiting.FOR_ROOT, waiting is Waiting.ROOT)
 
 
-def flat(argument: Any) -> Iterator[torch.Tensor]:
+def tensors_in(argument: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of an argument: a tensor, a list, or a list of lists."""
     if type(argument) is not LIST:
         yield argument
         return
     for element in argument:
-        yield from flat(element)
+        yield from tensors_in(element)
 
 
 MAX_PENDING: Final = 1_024
@@ -148,13 +156,14 @@ class AwaitedEnds:
         self._by_work: dict[int, tuple[weakref.ref[Any], list[AwaitedOperation]]] = {}
         self._by_memory: dict[int, AwaitedOperation] = {}
         # The Work of each thread's last operation, until its next call or wait, so that its caller receives the same
-        # Python object. Waits are recognized by it. (`Works` may release a completed Work before its caller has it.)
+        # Python object. Waits are recognized by that object. (`Works` may release a completed Work before its caller
+        # has it.)
         self._last_works: dict[int, Any] = {}
         self._blocks: dict[int, list[AwaitedOperation]] = {}
 
     def hook(self) -> Any:
         """Hook coalescing blocks and optimizer steps. Return the handle of the optimizer hook."""
-        self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
+        self._patches.replace(ProcessGroup, core.END_COALESCING, self._make_end_coalescing)
         skip_in_dynamo(AwaitedEnds.settle.__code__)
         return hook_before_optimizers(self.settle)
 
@@ -185,7 +194,7 @@ class AwaitedEnds:
                 if group is not None and group.coalescing is not None:
                     self._blocks.setdefault(group.name_id, []).append(pending)
                 else:
-                    self._by_work_of([pending], work)
+                    self._end_by_work([pending], work)
                 self._last_works[get_native_id()] = work
                 return
         if work is None:  # the operation is over, or later work on the stream waits for it
@@ -201,15 +210,16 @@ class AwaitedEnds:
             oldest, _ = self._pending.popitem(last=False)
             self._forget(oldest)
 
-    def _by_work_of(self, operations: list[AwaitedOperation], work: Any) -> None:
-        """Let a wait for a Work end operations. The Python object lives as long as the program can wait for it."""
+    def _end_by_work(self, operations: list[AwaitedOperation], work: Any) -> None:
+        """End operations when a wait for their Work returns. The program waits with the same Python object."""
         if work.__class__ not in self._patched:
             self._patch(work.__class__)
         if len(self._by_work) > MAX_PENDING:
             self._by_work = {key: entry for key, entry in self._by_work.items() if entry[0]() is not None}
-        self._by_work[id(work)] = reference = (weakref.ref(work), operations)
+        reference = weakref.ref(work)
+        self._by_work[id(work)] = reference, operations
         for pending in operations:
-            pending.work = reference[0]
+            pending.work = reference
 
     def _patch(self, cls: type[Any]) -> None:
         for owner in cls.__mro__:
@@ -237,7 +247,7 @@ class AwaitedEnds:
                 state = self._find_group(group)
                 operations = self._blocks.pop(state.name_id, operations) if state is not None else operations
                 if operations and work is not None:
-                    self._by_work_of(operations, work)
+                    self._end_by_work(operations, work)
             if work is None:
                 for pending in operations:
                     self._end(pending)
@@ -250,7 +260,9 @@ class AwaitedEnds:
         self._last_works.pop(get_native_id(), None)
         operations: list[AwaitedOperation | None] = []
         with guard.guarded("hooks"):
-            operations = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(tensors) if not tensor.is_meta]
+            operations = [
+                self._by_memory.get(tensor.data_ptr()) for tensor in tensors_in(tensors) if not tensor.is_meta
+            ]
         for pending in operations:
             if pending is not None:
                 self._end(pending)

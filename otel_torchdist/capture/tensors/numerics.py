@@ -68,22 +68,22 @@ def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor
     if len(inputs) != 1 or why_unreadable(inputs[0]) is not None or not inputs[0].is_contiguous():
         return UNKNOWN
     try:
-        return _find(group, operation, inputs[0], is_found_by_host)
+        return _find_culprits(group, operation, inputs[0], is_found_by_host)
     except Exception as error:
         guard.report("parameters of a message", error)
         return UNKNOWN
 
 
-def _find(group: GroupState, operation: str, message: torch.Tensor, is_found_by_host: bool) -> Culprits:
+def _find_culprits(group: GroupState, operation: str, message: torch.Tensor, is_found_by_host: bool) -> Culprits:
     parameters: MessageParameters | None = None
     if operation == _DDP_REDUCES and group.buckets is not None and backward_id() >= 0:
         parameters = group.buckets.parameters_of_next(message.nbytes)
-    if parameters is None and is_found_by_host:  # for a device, only the unit would be known, which is recorded anyway
+    if parameters is None and is_found_by_host:  # on a device, only the unit would be known, as the label shows
         parameters = parameters_of_unit(message.numel(), len(group.name.ranks))
     if parameters is None:
         return UNKNOWN
     shown = (parameters.at(_first_bad(message)),) if is_found_by_host else (parameters.names[0], parameters.names[-1])
-    names = group.recorder.tape.names.find_room(ParameterNames(tuple(dict.fromkeys(shown))), SPARE_OF_SHAPES)
+    names = group.recorder.tape.names.intern_optional(ParameterNames(tuple(dict.fromkeys(shown))), SPARE_OF_SHAPES)
     return Culprits(names, len(parameters.names))
 
 
@@ -251,8 +251,10 @@ class NumericsObserver:
 
         def after(ended: OperationCall) -> None:
             if len(ended.outputs) == count:  # if the program has dropped some outputs, the checksum is not comparable
+                begun_ns = time.monotonic_ns()
                 with guard.guarded("numerics"), torch.no_grad():
-                    _compare(tape, number, ended.outputs, devices)
+                    _record_checksum(tape, number, ended.outputs, devices)
+                tape.add_overhead(time.monotonic_ns() - begun_ns, 0)
 
         return after
 
@@ -295,7 +297,7 @@ def _fill_in(tape: TapeWriter, number: int, pending: tuple[Reading, Counts], dev
     devices.read(reading, arrived)
 
 
-def _compare(tape: TapeWriter, number: int, outputs: Sequence[torch.Tensor], devices: DeviceValues) -> None:
+def _record_checksum(tape: TapeWriter, number: int, outputs: Sequence[torch.Tensor], devices: DeviceValues) -> None:
     """Record the checksum of an operation's outputs, or why there is none."""
     unseen = eligible.why_no_checksum(outputs)
     if unseen is None and outputs[0].is_cuda:

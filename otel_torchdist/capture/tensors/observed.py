@@ -1,4 +1,4 @@
-"""Calls observers before each operation and after its end, with its tensors.
+"""Calls observers before each operation and after its end, with the operation's tensors.
 
 The Python kernels are wrapped only if there are observers. See `ends` for the detection of ends.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import get_native_id
@@ -19,13 +20,14 @@ from otel_torchdist.capture.core.c10d.hot_path import MAX_TAG
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import REDUCE_OPS, Patches, number_of_reduce_op, skip_in_dynamo
 from otel_torchdist.capture.tensors.device_values import DeviceValues
-from otel_torchdist.capture.tensors.ends import AwaitedEnds, AwaitedOperation, TensorRoles, flat, tensor_roles
+from otel_torchdist.capture.tensors.ends import AwaitedEnds, AwaitedOperation, TensorRoles, tensor_roles, tensors_in
 from otel_torchdist.capture.tensors.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.tensors.rehearsals import Rehearsals
 from otel_torchdist.capture.tensors.replicas import Replicas
 from otel_torchdist.capture.tensors.synchronized import Synchronizer, warn_of_distortion
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 from otel_torchdist.model.collectives import SEND
+from otel_torchdist.model.recording_level import RecordingLevel
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.c10d.devices import DeviceOperations
@@ -40,14 +42,18 @@ Kernel = Callable[..., Any]
 
 
 class _Thread(threading.local):
-    """Whether the calling thread is inside a hook."""
+    """State of the calling thread.
+
+    Attributes:
+        is_inside: Whether the thread is in a hook.
+    """
 
     is_inside = False
 
 
 @dataclass(frozen=True, slots=True)
 class _DescribedCall:
-    """A described call.
+    """A call that observers are about to see.
 
     Attributes:
         call: The argument of hooks, without tensors.
@@ -63,14 +69,14 @@ class _DescribedCall:
 
 
 class ObservedCalls(SessionPart):
-    """The session part that wraps kernels with calls of observers."""
+    """The session part that calls observers before and after kernels."""
 
     def __init__(
         self,
         observers: Observers,
         find_group: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
-        current: Callable[[], Recorder | None],
+        current_recorder: Callable[[], Recorder | None],
         find_cuda: Callable[[], DeviceOperations | None],
     ) -> None:
         """Initialize the observers.
@@ -79,7 +85,7 @@ class ObservedCalls(SessionPart):
             observers: The chosen observers.
             find_group: Returns the state of a group, or None if nothing can be recorded. Registers new groups.
             patches: Replaces methods, and restores them later.
-            current: Returns the current recorder, or None.
+            current_recorder: Returns the current recorder, or None.
             find_cuda: Returns the follower of CUDA operations, or None.
         """
         self._hooks = observers.hooks
@@ -89,11 +95,11 @@ class ObservedCalls(SessionPart):
         self._needs_tensors = observers.needs_tensors
         self._synchronizer = Synchronizer(find_group) if observers.synchronizes else None
         every = observers.compare_parameters
-        self._replicas = Replicas(every, find_group, current, self._devices) if every else None
+        self._replicas = Replicas(every, find_group, current_recorder, self._devices) if every else None
         self._rehearsals = Rehearsals(patches)
         self._find_group = find_group
         self._thread = _Thread()
-        self._ends = AwaitedEnds(find_group, patches, self._call)
+        self._ends = AwaitedEnds(find_group, patches, self._call_hooks)
         self._hooks_by_group: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
@@ -124,6 +130,13 @@ class ObservedCalls(SessionPart):
                 world_size,
             )
 
+    def reduce(self, level: RecordingLevel) -> None:
+        """Check no values from `NO_VALUES` on. Hooks are the program's code, and stay."""
+        if level >= RecordingLevel.NO_VALUES:
+            self._numerics = None
+        if self._replicas is not None:
+            self._replicas.is_reduced = level >= RecordingLevel.NO_VALUES
+
     def unhook(self) -> None:
         """Remove the hooks, and drop pending operations."""
         if self._replicas is not None:
@@ -148,7 +161,7 @@ class ObservedCalls(SessionPart):
     # --- kernels -----------------------------------------------------------------------------------------------------
 
     def observe(self, operation: OperationSchema, kernel: Kernel) -> Kernel:
-        """Wrap a kernel with calls of observers, if any observer wants the operation."""
+        """Call observers before and after a kernel, if any observer wants the operation."""
         hooks = tuple(hook for hook in self._hooks if hook.wants_operation(operation.name))
         synchronizer = self._synchronizer
         needs_tensors = bool(hooks) or self._numerics is not None
@@ -205,14 +218,16 @@ class ObservedCalls(SessionPart):
         is_root = call.peer < 0 or call.peer == call.rank
         inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
         if before:
-            self._call(before, replace(call, inputs=inputs))
+            self._call_hooks(before, replace(call, inputs=inputs))
         outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
         if self._numerics is not None and not self._rehearsals.are_running:
             record = None
+            begun_ns = time.monotonic_ns()
             with guard.guarded("numerics"):
                 record = self._numerics.before(
                     call, group, described.channel, described.tag, get_native_id(), inputs, outputs, self._devices
                 )
+            group.recorder.tape.add_overhead(time.monotonic_ns() - begun_ns, 0)
             after = after if record is None else (record, *after)
         return AwaitedOperation(call, after, outputs, described.on_host) if after else None
 
@@ -234,7 +249,7 @@ class ObservedCalls(SessionPart):
         group = self._find_group(ProcessGroup.unbox(args[operation.group]))
         if group is None:
             return None
-        first = next(flat(args[operation.described]), None)
+        first = next(tensors_in(args[operation.described]), None)
         if first is not None and first.is_meta:
             return None
         device = first.device.type if first is not None else "cpu"
@@ -243,7 +258,7 @@ class ObservedCalls(SessionPart):
         channel = group.channel_of(device)
         counter = channel.counter
         if operation.point_to_point:
-            counter, _ = channel.messages(operation.name == SEND, peer, tag)
+            counter, _ = channel.message_counter(operation.name == SEND, peer, tag)
         sites = group.recorder.call_sites
         site = sites.find(2)
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
@@ -259,7 +274,7 @@ class ObservedCalls(SessionPart):
         )
         return _DescribedCall(call, group, channel, tag, device == "cpu")
 
-    def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
+    def _call_hooks(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
         """Call hooks. Their exceptions propagate to the program."""
         thread = self._thread
         thread.is_inside = True

@@ -12,6 +12,7 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.system.when_imported import when_imported
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.torch_api import Patches
 
-STAGES: Final = "torch.distributed.pipelining.stage"
-_REHEARSALS: Final = ("_prepare_forward_infra", "_prepare_backward_infra")
+STAGES: Final = training.REHEARSE_FORWARD.module
+_REHEARSALS: Final = (training.REHEARSE_FORWARD, training.REHEARSE_BACKWARD)
 """Private methods of torch. Only the first exists in all versions. Without them, garbage may be reported as NaN."""
 
 
@@ -51,9 +52,9 @@ class Rehearsals:
     def imported(self, module: ModuleType) -> None:
         """Patch the classes of stages in their module."""
         for owner in [value for value in vars(module).values() if isinstance(value, type)] if self._is_followed else ():
-            for name in _REHEARSALS:
-                if owner.__module__ == module.__name__ and name in vars(owner):
-                    self._patches.replace(owner, name, self._make)
+            for symbol in _REHEARSALS:
+                if owner.__module__ == module.__name__ and symbol.name in vars(owner):
+                    self._patches.replace(owner, symbol, self._make)
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""Finds the parameters of this process with replicas in others: parameters of DDP models, and replicated DTensors.
+"""Finds parameters with replicas in other processes: those of DDP models, and replicated DTensors.
 
 Nothing is kept alive or communicated, and only the local part of a DTensor is read. All members must form the same sets
 without communication. DDP models are numbered per group in the order of wrapping, which is a collective. DTensors are
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from otel_torchdist.capture.tensors.statistics import is_dense
+from otel_torchdist.capture.upstream import training
 
 MAX_MODELS: Final = 1_024
 MAX_OPTIMIZERS: Final = 4_096
@@ -261,7 +262,7 @@ def _group_along(mesh: Any, dimension: int) -> Any:
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a parameter. `to_local` would record a gradient, and arithmetic would communicate."""
-    return getattr(parameter, "_local_tensor", parameter)
+    return getattr(parameter, training.LOCAL_TENSOR.name, parameter)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
@@ -273,5 +274,5 @@ def _is_readable(tensor: torch.Tensor) -> bool:
 
 def _fallback_name(index: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:
     """Return a description of a parameter without a name."""
-    of = f" of {type(optimizer).__name__}" if optimizer is not None else ""
-    return f"parameter {index}{of} ({'x'.join(map(str, parameter.shape)) or 'scalar'})"
+    suffix = f" of {type(optimizer).__name__}" if optimizer is not None else ""
+    return f"parameter {index}{suffix} ({'x'.join(map(str, parameter.shape)) or 'scalar'})"

@@ -24,11 +24,12 @@ from otel_torchdist.capture.core.torch_api import Patches, hook_before_optimizer
 from otel_torchdist.capture.tensors.device_values import parameters_in
 from otel_torchdist.capture.tensors.replica_sets import ParameterSet, ReplicatedTensors, WrappedModels
 from otel_torchdist.capture.tensors.statistics import checksum_of
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import MAX_PARAMETERS, SPARE_OF_SHAPES, ParameterNames
 from otel_torchdist.model.numerics import Parameters, Unseen
 from otel_torchdist.tape.records.numerics import MAX_PARAMETERS as MAX_COMPARED
-from otel_torchdist.tape.records.numerics import NumericsWord, mixed, pack_parameters, summed
+from otel_torchdist.tape.records.numerics import NumericsWord, mix_checksum, pack_parameters, sum_checksums
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import GroupState
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.tensors.device_values import DeviceValues
     from otel_torchdist.tape.writer import TapeWriter
 
-_CHECKS_SHAPES: Final = "_verify_param_shape_across_processes"
 _LOW_32: Final = (1 << 32) - 1
 MAX_LETTERS: Final = 32_768
 """Maximum total length of a set's names. Further parameters are shown by number."""
@@ -64,6 +64,7 @@ class Replicas:
             devices: Computes checksums of tensors on devices.
         """
         self._every = every
+        self.is_reduced = False
         self._find_group = find_group
         self._current = current
         self._devices = devices
@@ -71,12 +72,12 @@ class Replicas:
         self._tensors = ReplicatedTensors()
         self._compared_step = 0
         self._awaits_tensors = False
-        self._named: dict[tuple[str, ...], int] = {}
+        self._name_ids: dict[tuple[str, ...], int] = {}
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
         """Hook the wrapping of models and the steps of optimizers."""
-        patches.replace(ddp, _CHECKS_SHAPES, self._make_check)
+        patches.replace(ddp, training.CHECK_SHAPES, self._make_check)
         skip_in_dynamo(Replicas._before_step.__code__)
         self._handles.append(hook_before_optimizers(self._before_step))
 
@@ -88,14 +89,14 @@ class Replicas:
     def forget_steps(self) -> None:
         """Reset the comparison, because the tape ends. Models may outlive it."""
         self._compared_step = 0
-        self._named.clear()
+        self._name_ids.clear()
 
     def _make_check(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def check(process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(process_group, tensors, *args, **kwargs)
             with guard.guarded("replicas"):
                 # The caller is the constructor of the wrapper, which is not an argument.
-                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` calls it
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `inspect` uses it, too
                 self._models.learn(caller.f_locals.get("self"), process_group, tensors)
             return result
 
@@ -104,8 +105,11 @@ class Replicas:
     def _before_step(self, optimizer: Optimizer) -> None:
         with guard.guarded("replicas"):
             recorder = self._current()
-            if recorder is not None and recorder.step > 0 and recorder.step % self._every == 0:
+            is_due = recorder is not None and recorder.step > 0 and recorder.step % self._every == 0
+            if recorder is not None and is_due and not self.is_reduced:
+                begun_ns = time.monotonic_ns()
                 self._compare(recorder)
+                recorder.tape.add_overhead(time.monotonic_ns() - begun_ns, 0)
             self._tensors.learn(optimizer)
 
     def _compare(self, recorder: Recorder) -> None:
@@ -134,7 +138,7 @@ class Replicas:
                 reading = self._devices.parameters(replicated.tensors, replicated.salts)
             else:
                 pairs = zip(replicated.tensors, replicated.salts, strict=True)
-                total, sums = summed([mixed(checksum_of([tensor]), salt) for tensor, salt in pairs])
+                total, sums = sum_checksums([mix_checksum(checksum_of([tensor]), salt) for tensor, salt in pairs])
         if isinstance(reading, Unseen):
             return
         step = recorder.step
@@ -162,7 +166,7 @@ class Replicas:
     def _name(self, recorder: Recorder, parameter_names: Sequence[str]) -> int:
         """Return the id of the names of parameters, truncated to fit."""
         names = tuple(parameter_names)
-        name_id = self._named.get(names)
+        name_id = self._name_ids.get(names)
         if name_id is not None:
             return name_id
         letters_left, shown = MAX_LETTERS, list[str]()
@@ -171,9 +175,11 @@ class Replicas:
             if letters_left < 0:
                 break
             shown.append(name)
-        if len(self._named) >= MAX_NAMED:
-            self._named.clear()
-        self._named[names] = name_id = recorder.tape.names.find_room(ParameterNames(tuple(shown)), SPARE_OF_SHAPES)
+        if len(self._name_ids) >= MAX_NAMED:
+            self._name_ids.clear()
+        self._name_ids[names] = name_id = recorder.tape.names.intern_optional(
+            ParameterNames(tuple(shown)), SPARE_OF_SHAPES
+        )
         return name_id
 
 

@@ -24,7 +24,7 @@ FLOAT8: Final = frozenset(
     {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 )  # fmt: skip
 _NO_NEGATIVE_ZERO: Final = frozenset({torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
-"""Types without negative zero, whose code is their only NaN."""
+"""Types without negative zero. The code that other types use for negative zero is their only NaN."""
 _CODES: Final = 256
 
 
@@ -240,18 +240,18 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     flat = _in_order(tensor.detach()).view(torch.uint8)
     weights = _weights(tensor.device)
     lane = flat.numel() // (_WORD * LANES) * _WORD
-    whole = lane * LANES
-    if whole < flat.numel():  # fewer than 512 bytes
-        rest = flat.numel() - whole
-        yield (flat.narrow(0, whole, rest) * weights.narrow(0, 0, rest)).sum()
+    in_lanes = lane * LANES
+    if in_lanes < flat.numel():  # fewer than 512 bytes remain
+        remaining = flat.numel() - in_lanes
+        yield (flat.narrow(0, in_lanes, remaining) * weights.narrow(0, 0, remaining)).sum()
     if not lane:
         return
     if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
         # Words must be aligned, and the sum must not depend on the address: copy one lane at a time.
-        pieces = [flat.narrow(0, start, lane).clone().view(torch.int64).sum() for start in range(0, whole, lane)]
+        pieces = [flat.narrow(0, start, lane).clone().view(torch.int64).sum() for start in range(0, in_lanes, lane)]
         lanes = torch.stack(pieces)
     else:
-        lanes = flat.narrow(0, 0, whole).view(torch.int64).view(LANES, -1).sum(1)
+        lanes = flat.narrow(0, 0, in_lanes).view(torch.int64).view(LANES, -1).sum(1)
     yield (lanes * weights.narrow(0, 0, LANES)).sum()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.tensors.ends import flat
+from otel_torchdist.capture.tensors.ends import tensors_in
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Synchronizer:
     def before(self, operation: OperationSchema, args: tuple[Any, ...]) -> tuple[int, ...]:
         """Wait for the device of an operation. Return the devices to wait for after it, at most one."""
         devices: tuple[int, ...] = ()
-        with guard.guarded("synchronised timing"):
+        with guard.guarded("synchronized timing"):
             devices = self._devices_of(operation, args)
         self.after(devices)
         return devices
@@ -63,7 +63,7 @@ class Synchronizer:
             self._synchronize(device)
 
     def _devices_of(self, operation: OperationSchema, args: tuple[Any, ...]) -> tuple[int, ...]:
-        first = next(flat(args[operation.described]), None)
+        first = next(tensors_in(args[operation.described]), None)
         if operation.point_to_point or first is None or first.device.type in _ON_HOST:
             return ()
         group = self._find_group(ProcessGroup.unbox(args[operation.group]))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.analysis.result import Analysis
-from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.grouping import GroupingKey
 from otel_torchdist.analysis.statistics.result import (
     BandwidthOver,
     CallCount,
@@ -22,23 +22,22 @@ from otel_torchdist.analysis.statistics.result import (
     Statistics,
     Unfinished,
 )
-from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.output.fitting import FittedColumn, fitted
-from otel_torchdist.cli.output.text import day_and_time, time_of_day
-from otel_torchdist.model.naming import compress_ranks, have, name_ranks
-from otel_torchdist.model.units import amount, duration, per_second, share
+from otel_torchdist.model.text import amount, compress_ranks, duration, have, name_ranks, per_second, share
+from otel_torchdist.model.times import day_and_time, time_of_day
+from otel_torchdist.runs.histories import Source
 
 UNEQUAL: Final = "≠"
 AT_LEAST: Final = "≥"
-_WRONG: Final = "bold red"
+_ALARM_STYLE: Final = "bold red"
 
 _Item = TypeVar("_Item", Row, CallTotals, GroupCorrelation)
 
 
-def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
+def columns_of_rows(rows: Sequence[Row], keys: Sequence[GroupingKey]) -> list[FittedColumn]:
     """Return the columns of the main table: one line for each row."""
     return [
-        *_columns_of_parts(rows, parts),
+        *_columns_of_keys(rows, keys),
         _column("calls", rows, lambda row: f"{row.calls:,}"),
         _column("per rank", rows, _per_rank),
         _column("bytes", rows, lambda row: amount(row.message_bytes), expendable=1),
@@ -47,26 +46,26 @@ def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedCo
         _column("wait", rows, lambda row: share(row.wait_ns, row.wait_ns + row.transfer_ns)),
         _column("alg/s", rows, lambda row: _bandwidth(row, is_bus=False), expendable=3),
         _column("bus/s", rows, lambda row: _bandwidth(row, is_bus=True)),
-        _column("open", rows, lambda row: _unless_none(row.open)),
-        _column("failed", rows, lambda row: _unless_none(row.failed)),
-        _column("untimed", rows, lambda row: _unless_none(row.not_timed)),
+        _column("open", rows, lambda row: _unless_zero(row.open)),
+        _column("failed", rows, lambda row: _unless_zero(row.failed)),
+        _column("untimed", rows, lambda row: _unless_zero(row.not_timed)),
     ]
 
 
-def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
-    text_by_part: dict[Part, Callable[[Row], str]] = {
-        Part.OPERATION: lambda row: row.operation or "",
-        Part.GROUP: _group_of,
-        Part.SIZE: lambda row: row.size_class or "",
-        Part.SITE: _site,
-        Part.RANK: lambda row: str(row.rank),
-        Part.PHASE: lambda row: (row.phase or "").replace("_", " "),
+def _columns_of_keys(rows: Sequence[Row], keys: Sequence[GroupingKey]) -> list[FittedColumn]:
+    text_by_key: dict[GroupingKey, Callable[[Row], str]] = {
+        GroupingKey.OPERATION: lambda row: row.operation or "",
+        GroupingKey.GROUP: _group_of_row,
+        GroupingKey.SIZE: lambda row: row.size_class or "",
+        GroupingKey.SITE: _site,
+        GroupingKey.RANK: lambda row: str(row.rank),
+        GroupingKey.PHASE: lambda row: (row.phase or "").replace("_", " "),
     }
-    numbers = (Part.RANK,)
-    return [_column(part.value, rows, text_by_part[part], is_text=part not in numbers) for part in parts]
+    numbers = (GroupingKey.RANK,)
+    return [_column(key.value, rows, text_by_key[key], is_text=key not in numbers) for key in keys]
 
 
-def _group_of(row: Row) -> str:
+def _group_of_row(row: Row) -> str:
     return (row.group.name or row.group.key if row.group is not None else "") or "unknown"
 
 
@@ -79,7 +78,7 @@ def _site(row: Row) -> str:
 def _per_rank(row: Row) -> Text:
     least, most = row.calls_of_a_rank_min, row.calls_of_a_rank_max
     text = f"{least:,}" if least == most else f"{least:,}-{most:,}"
-    return Text(f"{text} {UNEQUAL}", style=_WRONG) if row.counts_differ else Text(text)
+    return Text(f"{text} {UNEQUAL}", style=_ALARM_STYLE) if row.counts_differ else Text(text)
 
 
 def _bandwidth(row: Row, is_bus: bool) -> str:
@@ -90,10 +89,10 @@ def _bandwidth(row: Row, is_bus: bool) -> str:
     return f"{bound}{per_second(bandwidth.bus_bytes_per_second if is_bus else bandwidth.algorithm_bytes_per_second)}"
 
 
-def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list[FittedColumn]:
+def columns_of_last_arrivals(rows: Sequence[Row], keys: Sequence[GroupingKey]) -> list[FittedColumn]:
     """Return the columns of the table of latecomers: for each row, the rank that most often arrived last."""
     return [
-        *_columns_of_parts(rows, [part for part in parts if part is not Part.RANK]),
+        *_columns_of_keys(rows, [key for key in keys if key is not GroupingKey.RANK]),
         _column("last rank", rows, lambda row: str(row.latecomers[0].rank)),
         _column("times", rows, lambda row: f"{row.latecomers[0].times:,} of {row.compared:,}"),
         _column("share", rows, lambda row: share(row.latecomers[0].times, row.compared)),
@@ -106,13 +105,13 @@ def columns_of_ranks(ranks: Sequence[CallTotals]) -> list[FittedColumn]:
     return [
         _column("rank", ranks, lambda rank: str(rank.rank)),
         _column("calls", ranks, lambda rank: f"{rank.calls:,}"),
-        _column("open", ranks, lambda rank: _unless_none(rank.open)),
-        _column("failed", ranks, lambda rank: _unless_none(rank.failed), expendable=1),
-        _column("lost", ranks, lambda rank: _unless_none(rank.lost)),
+        _column("open", ranks, lambda rank: _unless_zero(rank.open)),
+        _column("failed", ranks, lambda rank: _unless_zero(rank.failed), expendable=1),
+        _column("lost", ranks, lambda rank: _unless_zero(rank.lost)),
         _column("bytes", ranks, lambda rank: amount(rank.message_bytes), expendable=2),
         _column("span", ranks, lambda rank: duration(rank.span_ns), expendable=3),
-        _column("communicating", ranks, lambda rank: _part(rank.communicating_ns, rank.span_ns)),
-        _column("waiting", ranks, lambda rank: _part(rank.waiting_ns, rank.span_ns)),
+        _column("communicating", ranks, lambda rank: _duration_and_share(rank.communicating_ns, rank.span_ns)),
+        _column("waiting", ranks, lambda rank: _duration_and_share(rank.waiting_ns, rank.span_ns)),
         _column("last to arrive", ranks, _last_arrivals),
     ]
 
@@ -121,31 +120,31 @@ def _last_arrivals(rank: CallTotals) -> str:
     return f"{rank.came_last:,} of {rank.compared:,}" if rank.compared else ""
 
 
-def _part(part_ns: int | None, whole_ns: int) -> str:
+def _duration_and_share(part_ns: int | None, whole_ns: int) -> str:
     return "" if part_ns is None else f"{duration(part_ns)} {share(part_ns, whole_ns):>4}"
 
 
 def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[FittedColumn]:
     """Return the columns of the table of groups: one line for each group, and one for its point-to-point traffic."""
     return [
-        _column("group", groups, _group, is_text=True),
-        _column("ranks", groups, _known),
+        _column("group", groups, _group_name, is_text=True),
+        _column("ranks", groups, _members),
         _column("sequences", groups, _sequences),
         _column("complete", groups, lambda group: f"{group.complete:,}"),
-        _column("open", groups, lambda group: _unless_none(group.open)),
-        _column("incomplete", groups, lambda group: _unless_none(group.incomplete)),
-        _column("mismatched", groups, lambda group: _unless_none(group.mismatched)),
+        _column("open", groups, lambda group: _unless_zero(group.open)),
+        _column("incomplete", groups, lambda group: _unless_zero(group.incomplete)),
+        _column("mismatched", groups, lambda group: _unless_zero(group.mismatched)),
         _column("skew, median", groups, lambda group: duration(group.skew_median_ns)),
         _column("p99", groups, lambda group: duration(group.skew_p99_ns), expendable=2),
         _column("max", groups, lambda group: duration(group.skew_max_ns), expendable=1),
     ]
 
 
-def _group(group: GroupCorrelation) -> str:
+def _group_name(group: GroupCorrelation) -> str:
     return f"{group.group.name}, send/recv" if group.point_to_point else group.group.name
 
 
-def _known(group: GroupCorrelation) -> str:
+def _members(group: GroupCorrelation) -> str:
     return str(group.group.members) if group.known == group.group.members else f"{group.known} of {group.group.members}"
 
 
@@ -165,13 +164,13 @@ def _column(
     return FittedColumn(name, is_text, expendable, cells)
 
 
-def _unless_none(number: int) -> str:
+def _unless_zero(number: int) -> str:
     return f"{number:,}" if number else ""
 
 
 MAX_SENTENCES: Final = 8
 
-_Any = TypeVar("_Any")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +179,21 @@ class CallsReport:
 
     Attributes:
         console: The console to print to.
-        most: Upper bound on the lines of a table; 0 for any number.
+        max_rows: Upper bound on the lines of a table; 0 for any number.
     """
 
     console: Console
-    most: int
+    max_rows: int
 
     def print(self, analysis: Analysis, source: Source) -> None:
         """Print the statistics."""
         statistics = analysis.statistics
-        self._lines(source.headline, source.place, *span_of_calls(statistics.ranks))
+        self._lines(source.headline, source.location, *span_of_calls(statistics.ranks))
         if statistics.differences:
-            self._lines("", Text("Members of a group have called these a different number of times:", style="bold red"))
+            self._lines(
+                "",
+                Text("Members of a group have called these operations a different number of times:", style="bold red"),
+            )
             self._sentences([describe_difference(difference) for difference in statistics.differences])
         rows = statistics.rows
         self._table(columns_of_rows(self._first(rows), statistics.by), len(rows))
@@ -199,7 +201,7 @@ class CallsReport:
         if latest:
             self._table(columns_of_last_arrivals(self._first(latest), statistics.by), len(latest))
         ranks = list(statistics.ranks)
-        if self.most and len(ranks) > self.most:
+        if self.max_rows and len(ranks) > self.max_rows:
             ranks.sort(key=lambda rank: (-rank.came_last, rank.rank))
         self._table(columns_of_ranks(self._first(ranks)), len(ranks))
         if statistics.groups:
@@ -218,21 +220,21 @@ class CallsReport:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _sentences(self, sentences: Sequence[str]) -> None:
-        shown = sentences[:MAX_SENTENCES] if self.most else sentences
+        shown = sentences[:MAX_SENTENCES] if self.max_rows else sentences
         self._lines(*(f"  {sentence}" for sentence in shown))
         if len(shown) < len(sentences):
             self._lines(f"  … {len(sentences) - len(shown)} more; --rows 0 shows all")
 
-    def _first(self, items: Sequence[_Any]) -> Sequence[_Any]:
-        return items[: self.most] if self.most else items
+    def _first(self, items: Sequence[_T]) -> Sequence[_T]:
+        return items[: self.max_rows] if self.max_rows else items
 
     def _table(self, columns: Sequence[FittedColumn], rows: int) -> None:
         table, left_out = fitted(columns, self.console.width)
         self.console.print(table)
         if left_out:
             self._lines(f"  (no room for {', '.join(left_out)}: use a wider terminal, a pipe, --json or --csv)")
-        if self.most and rows > self.most:
-            self._lines(f"  … {rows - self.most} more; --rows 0 shows all")
+        if self.max_rows and rows > self.max_rows:
+            self._lines(f"  … {rows - self.max_rows} more; --rows 0 shows all")
 
 
 def span_of_calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
@@ -246,9 +248,9 @@ def span_of_calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
     lossy = [rank for rank in ranks if rank.lost]
     if lossy:
         lost, from_ns = sum(rank.lost for rank in lossy), max(rank.from_ns or 0 for rank in lossy)
-        who = name_ranks([rank.rank for rank in lossy])
+        ranks_text = name_ranks([rank.rank for rank in lossy])
         yield (
-            f"{lost:,} earlier or damaged records of {who} are missing: "
+            f"{lost:,} earlier or damaged records of {ranks_text} are missing: "
             f"the calls of all ranks are known from {time_of_day(from_ns)} on"
         )
 
@@ -261,19 +263,21 @@ def describe_difference(difference: CountDifference) -> str:
         source, destination = difference.ends
         sent, received = (next(count for count in counts if count.operation == name) for name in ("send", "recv"))
         return (
-            f"{group}{since}: rank {source} has sent to rank {destination} {_often(sent.calls, sent.open)}, "
-            f"which has received {_often(received.calls, received.open)}"
+            f"{group}{since}: rank {source} has sent to rank {destination} {_times(sent.calls, sent.open)}, "
+            f"which has received {_times(received.calls, received.open)}"
         )
-    crowds: dict[tuple[int, int], list[CallCount]] = {}
+    ranks_by_count: dict[tuple[int, int], list[CallCount]] = {}
     for count in counts:
-        crowds.setdefault((count.calls, count.open), []).append(count)
-    clauses = (
-        f"{name_ranks([count.rank for count in crowd])} {_often(*numbers)}" for numbers, crowd in sorted(crowds.items())
-    )
+        ranks_by_count.setdefault((count.calls, count.open), []).append(count)
+    (first, fewest), *others = [
+        (name_ranks([count.rank for count in counts_alike]), _times(*numbers))
+        for numbers, counts_alike in sorted(ranks_by_count.items())
+    ]
+    clauses = [f"{first} called it {fewest}", *(f"{ranks} {times}" for ranks, times in others)]
     return f"{difference.operation} in {group}{since}: {', '.join(clauses)}"
 
 
-def _often(calls: int, still_open: int) -> str:
+def _times(calls: int, still_open: int) -> str:
     times = "once" if calls == 1 else "never" if not calls else f"{calls:,} times"
     return f"{times} ({still_open:,} open)" if still_open else times
 

@@ -10,22 +10,22 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from otel_torchdist.analysis.critical_path.analysis import MOST_CALLS
+from otel_torchdist.analysis.critical_path.analysis import MAX_CALLS
 from otel_torchdist.analysis.result import ALL_SECTIONS, Analysis, AnalysisSection, Scope, analysis_of, analysis_result
-from otel_torchdist.analysis.statistics.grouping import DEFAULT_PARTS
+from otel_torchdist.analysis.statistics.grouping import DEFAULT_KEYS
 from otel_torchdist.cli.analyze.calls import CallsReport as Report
 from otel_torchdist.cli.analyze.graph import lines_of_graph
-from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_advice, lines_of_overview
+from otel_torchdist.cli.analyze.overview import OVERVIEW_KEYS, lines_of_advice, lines_of_overview
 from otel_torchdist.cli.analyze.path import lines_of_path
-from otel_torchdist.cli.analyze.rows import Order, csv_of, ordered, parts_of
+from otel_torchdist.cli.analyze.rows import Order, csv_of, keys_of, ordered
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, source_of, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold, check_options
-from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json, print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.runs.histories import Source, source_of, source_of_run, timed_source_of
+from otel_torchdist.system.progress import progress
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 PIPE_WIDTH: Final = 200
@@ -33,7 +33,7 @@ PIPE_WIDTH: Final = 200
 MAX_ROWS: Final = 40
 _HTML: Final = "--html"
 _CALLS: Final = "--only calls"
-_FITS: Final = {
+_OUTPUTS_ACCEPTING: Final = {
     "by": (_CALLS,),
     "sort": (_CALLS,),
     "rows": (_CALLS,),
@@ -44,8 +44,8 @@ _FITS: Final = {
     "threshold": (_HTML,),
     "force": (_HTML,),
 }
-"""Outputs that accept an option, for options that not all outputs accept."""
-_TEXT: Final = {"only": ("text and JSON",), "as_json": ("text and JSON",)}
+"""Outputs that accept an option, by parameter, for options that not all outputs accept."""
+_ONLY_TEXT_AND_JSON: Final = {"only": ("text and JSON",), "as_json": ("text and JSON",)}
 
 
 def analyze(
@@ -75,7 +75,7 @@ def analyze(
             help="With --only calls: properties that distinguish rows, a list of `operation`, `group`, `size`, `site`, "
             "`rank`, `phase`."
         ),
-    ] = ",".join(part.value for part in DEFAULT_PARTS),
+    ] = ",".join(key.value for key in DEFAULT_KEYS),
     sort: Annotated[
         Order, typer.Option(help="With --only calls: order of the rows, largest first; names are in ascending order.")
     ] = Order.TIME,
@@ -84,7 +84,7 @@ def analyze(
     ] = MAX_ROWS,
     max_calls: Annotated[
         int, typer.Option(min=1_000, help="With --only path: analyze the newest steps, up to this many calls.")
-    ] = MOST_CALLS,
+    ] = MAX_CALLS,
     ranks: Annotated[
         str,
         typer.Option(
@@ -113,23 +113,23 @@ def analyze(
         # Imported on use: importing the page and the judge takes a fifth of a second.
         from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
 
-        check_options(context, {**_FITS, **_TEXT}, _HTML)
+        check_options(context, {**_OUTPUTS_ACCEPTING, **_ONLY_TEXT_AND_JSON}, _HTML)
         options = PageOptions(ranks_of(ranks), steps_of(steps), threshold, force)
         typer.echo(write_page(html, target_of(target or [], run_dir), options))
         return
-    check_options(context, _FITS, f"--only {only.value}" if only is not None else "")
+    check_options(context, _OUTPUTS_ACCEPTING, f"--only {only.value}" if only is not None else "")
     if as_json and as_csv:
         raise typer.BadParameter("cannot be combined with --csv", param_hint="--json")
     sections = ALL_SECTIONS if only is None else frozenset({only})
-    parts = parts_of(by) if only is not None or as_json else OVERVIEW_PARTS
-    scope = Scope(sections, parts, ranks_of(ranks), max_calls)
+    keys = keys_of(by) if only is not None or as_json else OVERVIEW_KEYS
+    scope = Scope(sections, keys, ranks_of(ranks), max_calls)
     wanted = target_of(target or [], run_dir)
     needs_times = only in (AnalysisSection.CALLS, AnalysisSection.PATH)
     source = timed_source_of(wanted) if needs_times else source_of(wanted)
     analysis = _analysis(source, scope, sort)
     _check_not_empty(analysis, source, scope)
     if as_json:
-        print_json(analysis_result(analysis, source.run_id, source.place, tuple(source.warnings)))
+        print_json(analysis_result(analysis, source.run_id, source.location, tuple(source.warnings)))
     elif as_csv:
         typer.echo(csv_of(analysis.statistics.rows), nl=False)
     else:
@@ -152,8 +152,8 @@ def _check_not_empty(analysis: Analysis, source: Source, scope: Scope) -> None:
     warn(without_calls(scope.ranks, (rank.rank for rank in ranks)))
     if ranks or analysis.graph is not None or analysis.path is not None:
         return
-    reason = "no calls of the requested ranks" if scope.ranks is not None else source.emptiness
-    fail(f"{source.place}: {reason}", ExitCode.NOTHING_FOUND)
+    reason = "no calls of the requested ranks" if scope.ranks is not None else source.empty_message
+    fail(f"{source.location}: {reason}", ExitCode.NOTHING_FOUND)
 
 
 def _print(only: AnalysisSection | None, analysis: Analysis, source: Source, tables: Report) -> None:
@@ -171,7 +171,7 @@ def _print(only: AnalysisSection | None, analysis: Analysis, source: Source, tab
 
 
 def print_calls_of(directory: Path, run_id: int) -> None:
-    """Print the tables of calls for a run whose tapes other readers have consumed.
+    """Open the tapes of a run a second time, and print the tables of calls.
 
     Args:
         directory: The job directory.
@@ -187,6 +187,6 @@ def print_calls_of(directory: Path, run_id: int) -> None:
     _report(MAX_ROWS).print(analysis, source)
 
 
-def _report(most: int) -> Report:
+def _report(max_rows: int) -> Report:
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Report(CommandConsole(highlight=False, width=width), most)
+    return Report(CommandConsole(highlight=False, width=width), max_rows)

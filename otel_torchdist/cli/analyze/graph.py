@@ -17,9 +17,8 @@ from otel_torchdist.analysis.parallelism.wording import (
     shape_of,
     span_of,
 )
-from otel_torchdist.cli.histories import Source
-from otel_torchdist.model.naming import compress_ranks
-from otel_torchdist.model.units import amount, share
+from otel_torchdist.model.text import amount, compress_ranks, share
+from otel_torchdist.runs.histories import Source
 
 SHOWN_GROUPS: Final = 3
 SHOWN_PAIRS: Final = 8
@@ -32,12 +31,12 @@ def lines_of_graph(graph: Graph, source: Source) -> Iterator[Text]:
     yield Text()
     yield Text(shape_of(graph), style="bold")
     total, has_hosts = sum(graph.sent.values()) + graph.unattributed_bytes, len({*graph.hosts.values()}) > 1
-    for nth, axis in enumerate(graph.axes, 1):
+    for number, axis in enumerate(graph.axes, 1):
         yield Text()
-        yield from _groups(f"axis {nth}", axis, total, has_hosts)
-    for other in graph.groups:
+        yield from _groups(f"axis {number}", axis, total, has_hosts)
+    for groups in graph.groups:
         yield Text()
-        yield from _groups(span_of(other, len(graph.axes)), other, total, has_hosts)
+        yield from _groups(span_of(groups, len(graph.axes)), groups, total, has_hosts)
     yield from _traffic(graph)
     remarks = list(remarks_of(graph))
     if remarks:
@@ -65,8 +64,8 @@ def _groups(title: str, groups: ParallelGroups, total: int, has_hosts: bool) -> 
 
 def _hosts(across: int, count: int) -> str:
     if not across:
-        return "each on one host"
-    return "across hosts" if across == count else f"{across} of {count} across hosts"
+        return "each on one node"
+    return "across nodes" if across == count else f"{across} of {count} across nodes"
 
 
 def _traffic(graph: Graph) -> Iterator[Text]:
@@ -79,4 +78,4 @@ def _traffic(graph: Graph) -> Iterator[Text]:
     between = between_hosts(graph)
     if len({*graph.hosts.values()}) > 1:
         crossing = sum(between.values())
-        yield Text(f"{_INDENT}between hosts: {amount(crossing)}, {share(crossing, sum(graph.sent.values())) or '0%'}")
+        yield Text(f"{_INDENT}between nodes: {amount(crossing)}, {share(crossing, sum(graph.sent.values())) or '0%'}")

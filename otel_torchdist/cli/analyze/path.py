@@ -9,10 +9,14 @@ from rich.text import Text
 
 from otel_torchdist.analysis.clocks.offsets import ClockOffset
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath, PathKind, RankTime
-from otel_torchdist.analysis.critical_path.result import call_of, describe_doing, left_out, sentence
-from otel_torchdist.cli.histories import Source
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.units import duration, share
+from otel_torchdist.analysis.critical_path.wording import (
+    describe_call,
+    describe_cause,
+    describe_doing,
+    describe_outlier,
+)
+from otel_torchdist.model.text import duration, name_ranks, share
+from otel_torchdist.runs.histories import Source
 
 SHOWN_RANKS: Final = 16
 SHOWN_PIECES: Final = 10
@@ -24,7 +28,7 @@ def lines_of_path(path: CriticalPath, source: Source) -> Iterator[Text]:
     yield Text(source.headline)
     yield Text()
     yield Text(headline_of(path), style="bold")
-    yield from (Text(left_out(step, path.group_names)) for step in path.longest)
+    yield from (Text(describe_outlier(step, path.group_names)) for step in path.longest)
     yield from _causes(path)
     yield from _pieces(path)
     yield from _ranks(path)
@@ -51,12 +55,12 @@ def _causes(path: CriticalPath) -> Iterator[Text]:
         return
     yield Text()
     if not path.causes:
-        yield Text("no rank, line or transfer stands out: without any one of them steps would hardly be shorter")
+        yield Text("no rank, line or transfer stands out: removing any one of them would hardly shorten a step")
         return
     yield Text("a step would be shorter at most by", style="bold")
     for cause in path.causes:
         gain = f"{duration(cause.gain_ns):>8}  {share(cause.gain_ns, path.path_ns):>4}"
-        yield Text(f"{_INDENT}{gain}  without this: {sentence(cause, path.group_names)}")
+        yield Text(f"{_INDENT}{gain}  without this: {describe_cause(cause, path.group_names)}")
 
 
 def _pieces(path: CriticalPath) -> Iterator[Text]:
@@ -65,18 +69,18 @@ def _pieces(path: CriticalPath) -> Iterator[Text]:
     yield from (Text(f"{_INDENT}{line}") for line in pieces_of(path, SHOWN_PIECES))
 
 
-def pieces_of(path: CriticalPath, most: int) -> Iterator[str]:
+def pieces_of(path: CriticalPath, max_pieces: int) -> Iterator[str]:
     """Describe the longest pieces of the path, and the total length of the others."""
-    for (kind, rank, label), length_ns in list(path.by_label.items())[:most]:
+    for (kind, rank, label), length_ns in list(path.by_label.items())[:max_pieces]:
         is_computing = kind is PathKind.COMPUTING
         doing = f"{describe_doing(path.spent.get((rank, label), {}))} before" if is_computing else "transfer of"
         yield (
             f"{duration(length_ns):>8}  {share(length_ns, path.path_ns):>4}  "
-            f"rank {rank}, {doing} {call_of(label, path.group_names)}"
+            f"rank {rank}, {doing} {describe_call(label, path.group_names)}"
         )
-    rest = list(path.by_label.values())[most:]
-    if rest:
-        yield f"{duration(sum(rest)):>8}  {share(sum(rest), path.path_ns):>4}  {len(rest)} others"
+    rest_ns = list(path.by_label.values())[max_pieces:]
+    if rest_ns:
+        yield f"{duration(sum(rest_ns)):>8}  {share(sum(rest_ns), path.path_ns):>4}  {len(rest_ns)} others"
 
 
 def _ranks(path: CriticalPath) -> Iterator[Text]:
@@ -102,12 +106,12 @@ def _longest(time: RankTime) -> str:
 
 
 def _clocks(path: CriticalPath) -> Iterator[Text]:
-    others = [clock for clock in path.clocks[1:] if clock.bound_ns is not None]
-    if not others:
+    compared = [clock for clock in path.clocks[1:] if clock.bound_ns is not None]
+    if not compared:
         return
     yield Text()
     yield Text("clocks of nodes, by the operations in which their ranks meet", style="bold")
-    for clock in others:
+    for clock in compared:
         yield Text(f"{_INDENT}{_clock(clock)}")
 
 

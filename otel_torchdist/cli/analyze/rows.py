@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import typer
 
-from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.grouping import GroupingKey, keys_named
 from otel_torchdist.analysis.statistics.result import Row
 
 
@@ -41,7 +41,7 @@ def _measure(row: Row, order: Order) -> int:
         return row.message_bytes
     if order is Order.WAIT:
         return row.wait_ns
-    return (row.median_ns or 0) if order is Order.MEDIAN else row.time_ns
+    return (row.median_ns or 0) if order is Order.MEDIAN else row.estimated_ns
 
 
 def _name(row: Row) -> tuple[object, ...]:
@@ -57,20 +57,16 @@ def _name(row: Row) -> tuple[object, ...]:
     )
 
 
-def parts_of(text: str) -> tuple[Part, ...]:
-    """Return the parts that distinguish rows, from a list such as `operation,site`.
+def keys_of(text: str) -> tuple[GroupingKey, ...]:
+    """Return the keys that distinguish rows, from a list such as `operation,site`.
 
     Raises:
-        typer.BadParameter: A word is not the name of a part.
+        typer.BadParameter: A word does not name a key.
     """
-    part_by_name = {part.value: part for part in Part}
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    wrong = next((word for word in words if word not in part_by_name), None)
-    if wrong is not None or not words:
-        raise typer.BadParameter(
-            f"{wrong or text!r}: a list of {', '.join(part_by_name)} is expected", param_hint="--by"
-        )
-    return tuple(part_by_name[word] for word in words)
+    try:
+        return keys_named(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--by") from error
 
 
 COLUMNS: Final = (
@@ -96,10 +92,10 @@ def _cells(row: Row) -> list[object]:
     bandwidth, site = row.bandwidth, row.call_site
     last = row.latecomers[0] if row.latecomers else None
     group = (row.group.key, row.group.name, row.group.members or None) if row.group is not None else (None,) * 3
-    line = (site.function, site.file, site.line) if site is not None else (None,) * 3
+    site_cells = (site.function, site.file, site.line) if site is not None else (None,) * 3
     least, most = row.calls_of_a_rank_min, row.calls_of_a_rank_max
     return [
-        *(row.operation, *group, row.size_class, *line, row.rank),
+        *(row.operation, *group, row.size_class, *site_cells, row.rank),
         *(row.calls, least, most, int(row.counts_differ), row.open, row.failed, row.not_timed, row.timed),
         *(row.message_bytes, row.time_ns, row.median_ns, row.p99_ns, row.split, row.wait_ns, row.transfer_ns),
         *(msgspec.structs.astuple(bandwidth)[:2] if bandwidth is not None else (None,) * 2),

@@ -17,7 +17,7 @@ from otel_torchdist.cli.analyze.html.gather import subject_of_run
 from otel_torchdist.cli.analyze.html.writing import write_report
 from otel_torchdist.cli.demo.findings import closing_lines
 from otel_torchdist.cli.demo.job import Scratch, missing_packages, scratch
-from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
+from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, story, training_continues
 from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
@@ -91,7 +91,7 @@ def demo(
     console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
-            _perform(options, console, stop)
+            _run_demo(options, console, stop)
         except TapeError as error:
             fail(str(error), ExitCode.NO_DIRECTORY)
         except OSError as error:
@@ -105,7 +105,7 @@ def _check(options: DemoOptions) -> None:
     """Check that the demo can work; ends the command with a message if it cannot.
 
     Raises:
-        typer.BadParameter: An option is at fault.
+        typer.BadParameter: An option is invalid.
     """
     missing = missing_packages()
     if missing:
@@ -129,7 +129,7 @@ def _check(options: DemoOptions) -> None:
         raise typer.BadParameter(f"{options.output}: {error.strerror}", param_hint="--output") from error
 
 
-def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
+def _run_demo(options: DemoOptions, console: Console, stop: StopSignals) -> None:
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
     base = base_directory(config.tape_dir, config.tape_on_disk)
@@ -144,9 +144,9 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
         )
         demo_run = DemoRun(options, view, stop, config.page is not PageAccess.OFF)
         demo_run.run(directories)
-        written = _report(options, directories) if stop.received is None else ""
+        report_line = _report(options, directories) if stop.received is None else ""
     if stop.received is None:
-        _conclude(demo_run, console, written)
+        _conclude(demo_run, console, report_line)
     else:
         console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
 
@@ -172,16 +172,16 @@ def _report(options: DemoOptions, directories: Scratch) -> str:
     return write_report(options.report, subject_of_run(run, index.helpers_of(run), rules), rules, ReportChoice())
 
 
-def _conclude(demo_run: DemoRun, console: Console, written: str) -> None:
+def _conclude(demo_run: DemoRun, console: Console, report_line: str) -> None:
     findings = demo_run.findings
-    may_fail = findings.latest is not None and not passes(findings.options.fault)
-    if demo_run.exit_code != 0 and not may_fail:
+    is_failure_expected = findings.latest is not None and not training_continues(findings.options.fault)
+    if demo_run.exit_code != 0 and not is_failure_expected:
         _fail(demo_run, f"the training failed: torchrun ended with exit code {demo_run.exit_code}")
     console.print()
     for line in closing_lines(findings, demo_run.training, demo_run.endpoint, demo_run.dropped):
         console.print(line, markup=False, soft_wrap=True)
-    if written:
-        console.print(f"Report, for any browser: {written}", markup=False, soft_wrap=True)
+    if report_line:
+        console.print(f"Report, for any browser: {report_line}", markup=False, soft_wrap=True)
     if not findings.is_in_time:
         _fail(demo_run, "the expected verdict did not come in time")
 

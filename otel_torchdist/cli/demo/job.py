@@ -32,10 +32,10 @@ from opentelemetry.sdk.environment_variables import (
 )
 
 from otel_torchdist import environment_variables as env
-from otel_torchdist.cli.demo.options import DemoOptions, Protocol, is_of_values
+from otel_torchdist.cli.demo.options import DemoOptions, Protocol, corrupts_values
 from otel_torchdist.config import NumericsMode, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
-from otel_torchdist.system.files.locks import alone_in, using
+from otel_torchdist.system.files.locks import exclusive_lock, shared_lock
 from otel_torchdist.tape.identity import process_state
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -55,7 +55,7 @@ class ProcessTree:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], stderr: Path) -> None:
         """Start the command; its stderr goes to a file."""
-        self._others = _children()
+        self._earlier_children = _children()
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         with stderr.open("wb") as log:
             self._root = subprocess.Popen(
@@ -78,7 +78,7 @@ class ProcessTree:
     @property
     def has_orphans(self) -> bool:
         """Whether a descendant whose parent has ended is still running."""
-        states = map(process_state, _children() - self._others - {self._root.pid})
+        states = map(process_state, _children() - self._earlier_children - {self._root.pid})
         return any(state is not None and state[0] != "Z" for state in states)
 
     def ask_to_end(self) -> None:
@@ -99,11 +99,11 @@ class ProcessTree:
     def _kill_all(self) -> None:
         """Kill all remaining processes; the children of a killed process become ours and are killed next."""
         deadline = time.monotonic() + _GRACE_S
-        while (left := _children() - self._others) and time.monotonic() < deadline:
-            for pid in left:
+        while (remaining := _children() - self._earlier_children) and time.monotonic() < deadline:
+            for pid in remaining:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in left - {self._root.pid}:  # Popen reaps the root process
+            for pid in remaining - {self._root.pid}:  # Popen reaps the root process
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
             self._root.poll()
@@ -112,8 +112,8 @@ class ProcessTree:
 
 def _children() -> frozenset[int]:
     """Return the child processes of this process."""
-    ours = str(os.getpid())
-    return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent_of(name) == ours)
+    own_pid = str(os.getpid())
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent_of(name) == own_pid)
 
 
 def _parent_of(pid: str) -> str:
@@ -125,32 +125,32 @@ def _parent_of(pid: str) -> str:
     return stat[stat.rindex(")") + 2 :].split()[1]
 
 
-_NEEDED: Final = {"torch": "torch", "sklearn": "scikit-learn"}
-_SWITCHES_OFF: Final = (
+_REQUIRED_MODULES: Final = {"torch": "torch", "sklearn": "scikit-learn"}
+_DISABLING_VARIABLES: Final = (
     env.OTEL_SDK_DISABLED,
     env.OTEL_PYTHON_DISABLED_INSTRUMENTATIONS,
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )
-_SHOWN_ERRORS: Final = 4_000
+_MAX_ERROR_CHARACTERS: Final = 4_000
 
 
 def missing_packages() -> list[str]:
     """Return required packages that are not installed."""
-    return [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    return [package for module, package in _REQUIRED_MODULES.items() if find_spec(module) is None]
 
 
 class DemoJob:
-    """torchrun and its ranks, from the first process to the last.
+    """The demo's job: torchrun, its ranks and their agent.
 
     Attributes:
-        processes: All processes of the job, including the agent.
+        processes: All processes of the job.
         environment: Environment of all processes.
     """
 
     def __init__(self, options: DemoOptions, scratch: Scratch) -> None:
         """Start the job."""
         self._errors = scratch.logs / "stderr.log"
-        self._unfinished = b""
+        self._partial_line = b""
         self.environment = _environment(os.environ, options, scratch)
         self.processes = ProcessTree(_command(options, scratch.logs), self.environment, self._errors)
 
@@ -158,15 +158,15 @@ class DemoJob:
         """Return the lines that the script has printed since the last call."""
         try:
             while data := os.read(self.processes.output, 65_536):
-                self._unfinished += data
+                self._partial_line += data
         except BlockingIOError:
             pass
-        *lines, self._unfinished = self._unfinished.split(b"\n")
+        *lines, self._partial_line = self._partial_line.split(b"\n")
         return [line.decode(errors="replace").rstrip() for line in lines]
 
     def errors(self) -> str:
         """Return the end of the stderr of torchrun and the ranks."""
-        return self._errors.read_text(errors="replace")[-_SHOWN_ERRORS:].strip()
+        return self._errors.read_text(errors="replace")[-_MAX_ERROR_CHARACTERS:].strip()
 
 
 def _command(options: DemoOptions, logs: Path) -> list[str]:
@@ -183,11 +183,11 @@ def _command(options: DemoOptions, logs: Path) -> list[str]:
 
 def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scratch) -> dict[str, str]:
     """Build an environment that enables recording: the ranks write tapes and start an agent that reads them."""
-    kept = {name: value for name, value in environ.items() if name not in _SWITCHES_OFF}
+    inherited = {name: value for name, value in environ.items() if name not in _DISABLING_VARIABLES}
     environment = {
         # All ranks are local. Gloo would look up the address of the host name.
         "GLOO_SOCKET_IFNAME": "lo",
-        **kept,
+        **inherited,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
         env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.AGENT.value,
         env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER: "0",
@@ -197,15 +197,15 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
         # Threads beyond the number of cores slow the ranks down. If unset, torchrun prints that it chose 1.
         "OMP_NUM_THREADS": "1",
     }
-    if is_of_values(options.fault):
+    if corrupts_values(options.fault):
         environment[env.OTEL_PYTHON_TORCHDIST_NUMERICS] = NumericsMode.ALL.value
         environment[env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY] = "1"
     set_outputs(environment, options)
     return environment
 
 
-_PORT_OF_OTLP_HTTP: Final = 4318
-_FILE: Final = "torchdist_otlp_json"
+_OTLP_HTTP_PORT: Final = 4318
+_FILE_EXPORTER: Final = "torchdist_otlp_json"
 
 
 def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None:
@@ -214,8 +214,10 @@ def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None
     Without an endpoint the agent exports to the destination that the environment configures, if any.
     """
     _set_endpoint(environ, options)
-    others = [name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")]
-    environ[OTEL_TRACES_EXPORTER] = ",".join([*others, _FILE])
+    exporters = [
+        name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")
+    ]
+    environ[OTEL_TRACES_EXPORTER] = ",".join([*exporters, _FILE_EXPORTER])
     environ[OTEL_PYTHON_TORCHDIST_OTLP_FILE] = str(options.output.resolve())
 
 
@@ -230,7 +232,7 @@ def _set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> No
     environ[OTEL_EXPORTER_OTLP_ENDPOINT] = options.endpoint
     if options.protocol is not None:
         environ[OTEL_EXPORTER_OTLP_PROTOCOL] = options.protocol.value
-    elif _port_of(options.endpoint) == _PORT_OF_OTLP_HTTP:
+    elif _port_of(options.endpoint) == _OTLP_HTTP_PORT:
         environ[OTEL_EXPORTER_OTLP_PROTOCOL] = Protocol.HTTP.value
 
 
@@ -266,7 +268,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch(base: Path) -> Generator[Scratch]:
-    """Create directories below `base` and among the temporary files, and remove them at the end.
+    """Create a directory below `base` and a temporary one, and remove both at the end.
 
     Leftovers of earlier demos that were killed are removed first.
 
@@ -274,11 +276,11 @@ def scratch(base: Path) -> Generator[Scratch]:
         TapeError: The directory for tapes cannot be created.
     """
     for directory in base.glob(f"{_PREFIX}*"):
-        with alone_in(directory) as is_unused:
+        with exclusive_lock(directory) as is_unused:
             if is_unused:
                 shutil.rmtree(directory, ignore_errors=True)
     tapes = base / f"{_PREFIX}{secrets.token_hex(8)}"
-    with tempfile.TemporaryDirectory(prefix="torchdist-demo-") as logs, using(tapes):
+    with tempfile.TemporaryDirectory(prefix="torchdist-demo-") as logs, shared_lock(tapes):
         try:
             yield Scratch(tapes, Path(logs))
         finally:

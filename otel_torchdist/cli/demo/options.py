@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.finding import FindingKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
 """Seconds after the threshold within which the expected verdict must come."""
@@ -32,9 +32,9 @@ class DemoOptions:
         seed: Seed of the training, and of the step at which the fault is injected.
         fault: The fault.
         threshold_s: Age at which an open operation is stalled.
-        block_s: Duration of a temporary fault; a permanently hanging job is ended after it.
+        block_s: Duration of a temporary fault. A job that hangs forever is ended after the same time.
         output: File for the spans.
-        endpoint: OTLP endpoint for the spans; None for none.
+        endpoint: OTLP endpoint for the spans, in addition to `output`; None for none.
         protocol: Protocol for the endpoint; None to derive it from the port.
         plain: Whether to print lines instead of a live table.
         report: File for a report on the run; None for none.
@@ -77,39 +77,47 @@ class Fault(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
+class _FaultDescription:
     """The description and outcome of a fault.
 
     Attributes:
         story: A clause with placeholders for the faulty `rank` and for `length`, the duration.
         verdict: The expected verdict.
-        passes: Whether the training continues after the fault.
+        continues: Whether the training continues after the fault.
     """
 
     story: str
     verdict: str
-    passes: bool
+    continues: bool
 
 
-_STAGED: Final[Mapping[Fault, _Staged]] = {
-    Fault.LATE: _Staged("the storage of {rank} does not answer for {length}", VerdictKind.ABSENT.value, passes=True),
-    Fault.KILL: _Staged("{rank} is killed, as if memory had run out", VerdictKind.DEAD.value, passes=False),
-    Fault.FREEZE: _Staged("{rank} is stopped for {length}", VerdictKind.FROZEN.value, passes=True),
-    Fault.MISMATCH: _Staged(
-        "{rank} calls all_reduce with a tensor of another shape", VerdictKind.MISMATCHED.value, passes=False
+_DESCRIPTIONS: Final[Mapping[Fault, _FaultDescription]] = {
+    Fault.LATE: _FaultDescription(
+        "the storage of {rank} does not answer for {length}", VerdictKind.ABSENT.value, continues=True
     ),
-    Fault.CIRCULAR: _Staged(
-        "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR.value, passes=False
+    Fault.KILL: _FaultDescription(
+        "{rank} is killed, as if memory had run out", VerdictKind.DEAD.value, continues=False
     ),
-    Fault.NAN: _Staged(
-        "an image that {rank} reads has a value that is not a number", FindingKind.NON_FINITE.value, passes=True
+    Fault.FREEZE: _FaultDescription("{rank} is stopped for {length}", VerdictKind.FROZEN.value, continues=True),
+    Fault.MISMATCH: _FaultDescription(
+        "{rank} calls all_reduce with a tensor of another shape", VerdictKind.MISMATCHED.value, continues=False
     ),
-    Fault.CHECKPOINT: _Staged(
+    Fault.CIRCULAR: _FaultDescription(
+        "neighbors call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR.value, continues=False
+    ),
+    Fault.NAN: _FaultDescription(
+        "an image that {rank} reads has a value that is not a number",
+        FindingKind.NON_FINITE.value,
+        continues=True,
+    ),
+    Fault.CHECKPOINT: _FaultDescription(
         "a checkpoint is saved, and the storage of {rank} does not answer for {length}",
         VerdictKind.ABSENT.value,
-        passes=True,
+        continues=True,
     ),
-    Fault.BITFLIP: _Staged("a bit flips in a result that {rank} has received", FindingKind.DIVERGED.value, passes=True),
+    Fault.BITFLIP: _FaultDescription(
+        "a bit flips in a result that {rank} has received", FindingKind.DIVERGED.value, continues=True
+    ),
 }
 
 
@@ -130,19 +138,19 @@ def expectation(fault: Fault, faulty_rank: int, ranks: int) -> ExpectedVerdict:
     """Return the verdict expected for a fault of one rank among `ranks`."""
     # If two ranks disagree, the records do not show which of them is wrong.
     names_all = fault is Fault.CIRCULAR or (fault in (Fault.MISMATCH, Fault.BITFLIP) and ranks == 2)
-    return ExpectedVerdict(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
+    return ExpectedVerdict(_DESCRIPTIONS[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:
     """Describe a fault in a clause about `rank` ("rank 2", "a rank"). `length` ("20 s", "a while") is its duration."""
-    return _STAGED[fault].story.format(rank=rank, length=length)
+    return _DESCRIPTIONS[fault].story.format(rank=rank, length=length)
 
 
-def is_of_values(fault: Fault) -> bool:
+def corrupts_values(fault: Fault) -> bool:
     """Return whether a fault causes no stall, and is visible only in the values of tensors."""
     return fault in (Fault.NAN, Fault.BITFLIP)
 
 
-def passes(fault: Fault) -> bool:
+def training_continues(fault: Fault) -> bool:
     """Return whether the training continues after a fault."""
-    return _STAGED[fault].passes
+    return _DESCRIPTIONS[fault].continues

@@ -15,12 +15,12 @@ from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
 from otel_torchdist.cli.demo.findings import DemoFindings
 from otel_torchdist.cli.demo.job import DemoJob as Job
 from otel_torchdist.cli.demo.job import Scratch, endpoint_in
-from otel_torchdist.cli.demo.options import DemoOptions, passes
+from otel_torchdist.cli.demo.options import DemoOptions, training_continues
 from otel_torchdist.cli.output.terminal import ReportHandler
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch, Rates
 from otel_torchdist.cli.watch.views import Screen, Training, View, WatchRow, screen_of
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.node.job.directory import LOCK_NAME, job_directories
+from otel_torchdist.node.job.directory import READER_LOCK_NAME, job_directories
 from otel_torchdist.show.live.ranks import RankRow, starting
 from otel_torchdist.show.serving.scrape_target import ScrapeTarget
 from otel_torchdist.system.files.locks import is_file_locked
@@ -28,15 +28,15 @@ from otel_torchdist.system.this_process.commands import StopSignals
 from otel_torchdist.telemetry.metrics.definitions.operations import LAST_STARTED_SEQUENCE, OLDEST_AGE
 from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_INFO, STALLED
 
-_TIMEOUT_S: Final = 2.0
-_SERIES: Final = 4
+_SCRAPE_TIMEOUT_S: Final = 2.0
+_MAX_SERIES: Final = 4
 """Upper bound on the series shown of each metric."""
-_SHOWN: Final = (STALLED.name, STALL_INFO.name, OLDEST_AGE.name, LAST_STARTED_SEQUENCE.name)
+_SHOWN_METRICS: Final = (STALLED.name, STALL_INFO.name, OLDEST_AGE.name, LAST_STARTED_SEQUENCE.name)
 
 
 def scrape(target: str, operation: str) -> list[str]:
     """Return the lines of `/metrics` that a stall of `operation` changes, shortened; empty without a response."""
-    connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(target, timeout=_SCRAPE_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
@@ -47,15 +47,15 @@ def scrape(target: str, operation: str) -> list[str]:
     label_prefix = 'operation="'
     wanted = sorted(line for line in lines if label_prefix not in line or f'{label_prefix}{operation}"' in line)
     sample: list[str] = []
-    for name in _SHOWN:
-        sample += [line for line in wanted if line.startswith(f"{name}{{")][:_SERIES]
+    for name in _SHOWN_METRICS:
+        sample += [line for line in wanted if line.startswith(f"{name}{{")][:_MAX_SERIES]
     return sample
 
 
 _DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
-_OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
-"""Matches log lines about stalls, which the demo reports itself."""
-_OF_FINDINGS: Final = " WARNING finding: "
+_STALL_LINE: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
+"""Matches log lines about stalls, which this process detects and reports itself."""
+_FINDING_PREFIX: Final = " WARNING finding: "
 _FINDING: Final = re.compile(r"(.*) (\(run [^()]+\))$")
 """Matches a finding other than a stall, with its run and trace."""
 
@@ -96,26 +96,26 @@ class FollowedAgent:
         for line in self._tail.new_lines():
             if (dropped := _DROPPED.search(line)) is not None:
                 self.dropped = int(dropped[1])
-            if (finding := _FINDING.match(line.partition(_OF_FINDINGS)[2])) is not None:
+            if (finding := _FINDING.match(line.partition(_FINDING_PREFIX)[2])) is not None:
                 self._report_finding(finding[1], finding[2])
-            elif not _OF_STALLS.search(line):
+            elif not _STALL_LINE.search(line):
                 pass_on(line)
 
     @property
     def is_running(self) -> bool:
         """Whether an agent reads the tapes."""
         try:
-            return is_file_locked(self._directory / LOCK_NAME)
+            return is_file_locked(self._directory / READER_LOCK_NAME)
         except OSError:
             return False
 
 
-TURN_S: Final = 0.1
-AGENT_ENDS_S: Final = 15.0
+POLL_S: Final = 0.1
+AGENT_END_S: Final = 15.0
 """Time for the agent to export its remaining data."""
 VERDICT_S: Final = 3.0
 """Time for the verdict on a death after the agent has ended. The verdict depends on the fate of the other ranks."""
-JOB_ENDS_S: Final = 5.0
+JOB_END_S: Final = 5.0
 """Time for torchrun to end after a request."""
 
 
@@ -146,7 +146,7 @@ class DemoRun:
         self._stop = stop
         self._watch: PassiveWatch | None = None
         self._agent: FollowedAgent | None = None
-        self._seen: Observation | None = None
+        self._last_observation: Observation | None = None
         self.findings = DemoFindings(options, view, self._scrape)
         self.training = ""
         self.endpoint = ""
@@ -169,22 +169,22 @@ class DemoRun:
             at_end.callback(_logger.removeHandler, handler)
             at_end.callback(self._close, job)
             while self._stop.received is None and job.processes.exit_code is None:
-                rows = self._turn(job, directories)
+                rows = self._update(job, directories)
                 if is_hopeless(self._options, rows):
                     length = f"{self._options.block_s:g} s"
                     self._view.report(f"The training has hung for {length}: torchrun is asked to end.")
-                    self._end(job, directories)
+                    self._end_job(job, directories)
                     break
-                self._stop.wait(TURN_S)
+                self._stop.wait(POLL_S)
             self.exit_code = job.processes.exit_code
             self._await_agent(job, directories)
             self._await_verdict(job, directories)
 
-    def _end(self, job: Job, directories: Scratch) -> None:
-        """Make torchrun end its ranks; `_close` ends the rest."""
-        self.findings.is_over = True
+    def _end_job(self, job: Job, directories: Scratch) -> None:
+        """Make torchrun end its ranks; `_close` ends all other processes."""
+        self.findings.is_ending = True
         job.processes.ask_to_end()
-        self._turn_until(lambda: job.processes.exit_code is not None, job, directories, JOB_ENDS_S)
+        self._update_until(lambda: job.processes.exit_code is not None, job, directories, JOB_END_S)
 
     def _close(self, job: Job) -> None:
         job.processes.stop()
@@ -193,49 +193,49 @@ class DemoRun:
             self._watch.close()
 
     def _await_agent(self, job: Job, directories: Scratch) -> None:
-        """Wait until the agent has read the tapes to their ends and exported the rest.
+        """Wait until the agent has read the tapes to their ends and exported everything.
 
-        After a short training the agent may still be starting: until it takes its lock, it is only known as an orphan.
+        After a short training the agent may still be starting. Until it takes its lock, it only shows as an orphan.
         """
 
         def is_gone() -> bool:
             return (self._agent is None or not self._agent.is_running) and not job.processes.has_orphans
 
-        self._turn(job, directories)
-        self._turn_until(is_gone, job, directories, AGENT_ENDS_S)
+        self._update(job, directories)
+        self._update_until(is_gone, job, directories, AGENT_END_S)
         if self._agent is not None:
             self._agent.follow()
             self.dropped = self._agent.dropped
 
     def _await_verdict(self, job: Job, directories: Scratch) -> None:
         """Wait for the verdict on a failed training, which this process gives independently of the agent."""
-        if self.exit_code and self._watch is not None and not self.findings.is_over:
-            self._turn_until(lambda: self.findings.named is not None, job, directories, VERDICT_S)
+        if self.exit_code and self._watch is not None and not self.findings.is_ending:
+            self._update_until(lambda: self.findings.expected_verdict is not None, job, directories, VERDICT_S)
 
-    def _turn_until(self, is_over: Callable[[], bool], job: Job, directories: Scratch, most_s: float) -> None:
+    def _update_until(self, is_done: Callable[[], bool], job: Job, directories: Scratch, timeout_s: float) -> None:
         """Update the view until a condition holds, the time is up or a signal has arrived."""
-        deadline = time.monotonic() + most_s
-        while self._stop.received is None and not is_over() and time.monotonic() < deadline:
-            self._turn(job, directories)
-            self._stop.wait(TURN_S)
+        deadline = time.monotonic() + timeout_s
+        while self._stop.received is None and not is_done() and time.monotonic() < deadline:
+            self._update(job, directories)
+            self._stop.wait(POLL_S)
 
-    def _turn(self, job: Job, directories: Scratch) -> list[RankRow]:
+    def _update(self, job: Job, directories: Scratch) -> list[RankRow]:
         """Update the view once, and return the state of each rank."""
         lines = list(job.new_lines())
         self.training = lines[-1] if lines else self.training
         if self._watch is None:
-            self._begin(directories)
+            self._start_watching(directories)
         if self._agent is not None:
             self._agent.follow()
         observation = self._watch.observe() if self._watch is not None else None
         if observation is not None:
-            self._seen = observation
-            self.findings.take(observation.events)
+            self._last_observation = observation
+            self.findings.process(observation.events)
         screen = self._screen(Training(self._options.steps, self.training, lines))
         self._view.show(screen)
         return [shown.row for shown in screen.rows]
 
-    def _begin(self, directories: Scratch) -> None:
+    def _start_watching(self, directories: Scratch) -> None:
         """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(directories.tapes):
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
@@ -245,8 +245,8 @@ class DemoRun:
         """Return the screen. Ranks without a tape are shown as starting."""
         options, findings = self._options, self.findings
         rows = {rank: WatchRow(starting(rank), Rates(0.0, 0.0), 0.0) for rank in range(options.ranks)}
-        if self._seen is not None:
-            screen = screen_of(self._seen, findings.verdict, findings.alarm, options.threshold_s)
+        if self._last_observation is not None:
+            screen = screen_of(self._last_observation, findings.verdict, findings.alarm, options.threshold_s)
             rows |= {shown.row.rank: shown for shown in screen.rows}
         return Screen("", options.ranks, list(rows.values()), findings.alarm, training)
 
@@ -257,8 +257,8 @@ class DemoRun:
 def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:
     """Return whether ranks have waited for as long as a permanent fault may last.
 
-    Waits for ranks that are still loading, before the first step, do not count. If ranks end, torchrun ends the rest.
+    Waits for ranks that are still loading, before the first step, do not count. If ranks end, torchrun ends the others.
     """
-    if passes(options.fault) or not rows or not all(row.step for row in rows):
+    if training_continues(options.fault) or not rows or not all(row.step for row in rows):
         return False
     return max((row.age_s for row in rows if row.age_s is not None), default=0.0) >= options.block_s

@@ -165,16 +165,16 @@ def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_ste
     """Take `steps` steps of SGD, and print the loss at the beginning of each epoch."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    reported = 0
+    last_epoch = 0
     for step, (epoch, images, labels) in enumerate(itertools.islice(endless_batches(dataset, seed), steps)):
         before_step(step)
         optimizer.zero_grad()
         loss = loss_of(network(images), labels)
         loss.backward()
         optimizer.step()
-        if epoch > reported and dist.get_rank() == 0:
+        if epoch > last_epoch and dist.get_rank() == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
-        reported = epoch
+        last_epoch = epoch
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
@@ -196,7 +196,7 @@ def main() -> None:
     slow_read = faulty_read if arguments.fault == "late" else None
     bad_read = faulty_read if arguments.fault == "nan" else None
 
-    def go_wrong(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step == faulty_step and arguments.fault in BETWEEN_STEPS:
             BETWEEN_STEPS[arguments.fault](is_faulty, arguments.block_seconds)
         elif step == faulty_step and arguments.fault == "checkpoint":
@@ -204,7 +204,7 @@ def main() -> None:
 
     network = DistributedDataParallel(build_network())
     digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds, bad_read)
-    train(network, digits, arguments.steps, arguments.seed, go_wrong)
+    train(network, digits, arguments.steps, arguments.seed, inject_fault)
     if dist.get_rank() == 0:
         share = accuracy(network.module, images[:HELD_OUT], labels[:HELD_OUT])
         print(f"accuracy on {HELD_OUT} held-out images: {share:.1%}", flush=True)

@@ -2,73 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers, print_leftovers
+from otel_torchdist.cli.diagnose.leftovers import print_leftovers
 from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
-from otel_torchdist.cli.diagnose.result import SCHEMA, result_of, result_of_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, complete_target
 from otel_torchdist.cli.output.terminal import CommandConsole, print_json
-from otel_torchdist.cli.output.text import day_and_time, fail, iso_time
-from otel_torchdist.cli.targets import chosen_run, target_of, warn
+from otel_torchdist.cli.output.text import fail
+from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import compress_ranks, readable
-from otel_torchdist.node.job.runs.runs import Run, other_parts, whole_index
+from otel_torchdist.model.text import compress_ranks, readable
+from otel_torchdist.model.times import day_and_time
+from otel_torchdist.node.job.runs.runs import Run, whole_index
+from otel_torchdist.runs.diagnosis.chosen import diagnose_chosen
+from otel_torchdist.runs.diagnosis.leftovers import Leftovers, diagnose_leftovers
+from otel_torchdist.runs.diagnosis.result import SCHEMA, result_of, result_of_leftovers
+from otel_torchdist.runs.listing import RunListResult, listed, state_of
+from otel_torchdist.runs.targets import chosen_run
 from otel_torchdist.sources.archive.reading import is_archive
 
 LIST_WIDTH: Final = 200
 """Width without a terminal."""
-_DAMAGED: Final = "damaged"
-
-
-class ListedRun(msgspec.Struct, frozen=True):
-    """A run that left a tape.
-
-    Attributes:
-        id: 32 hex digits; null if it has none.
-        directory: Its job directory.
-        begun: Start of its first rank.
-        state: `running`, `finished`, `failed`, `dead` or `damaged`.
-        ranks: Its ranks on this node.
-        world_size: Number of its ranks.
-        helps: Id of the run whose ranks have started these processes.
-    """
-
-    id: str | None
-    directory: str
-    begun: str
-    state: str
-    ranks: tuple[int, ...]
-    world_size: int
-    helps: str | None
-
-
-class RunListResult(msgspec.Struct, frozen=True):
-    """The output of `diagnose --list --json`.
-
-    Attributes:
-        schema: 2.
-        runs: The runs, the newest first.
-    """
-
-    schema: int
-    runs: tuple[ListedRun, ...]
 
 
 def list_runs(config: Config, run_dir: Path | None, as_json: bool) -> None:
@@ -79,7 +45,7 @@ def list_runs(config: Config, run_dir: Path | None, as_json: bool) -> None:
         fail(str(error), ExitCode.NOTHING_FOUND)
     warn(index.unreadable)
     if as_json:
-        print_json(_result(index.runs))
+        print_json(RunListResult(SCHEMA, listed(index.runs)))
     else:
         print_runs(index.runs, CommandConsole(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
 
@@ -96,32 +62,6 @@ def print_runs(runs: Iterable[Run], console: Console) -> None:
             run.label or "-", begun, state_of(run) + helps, local_ranks, str(run.world_size), run.directory.name
         )
     console.print(table)
-
-
-def _result(runs: Iterable[Run]) -> RunListResult:
-    return RunListResult(
-        SCHEMA,
-        tuple(
-            ListedRun(
-                id=f"{run.run_id:032x}" if run.run_id else None,
-                directory=str(run.directory),
-                begun=iso_time(run.begun_ns),
-                state=state_of(run),
-                ranks=tuple(run.ranks),
-                world_size=run.world_size,
-                helps=f"{run.helps.run_id:032x}" if run.helps is not None else None,
-            )
-            for run in runs
-        ),
-    )
-
-
-def state_of(run: Run) -> str:
-    """Return the state of a run in a word."""
-    try:
-        return run.life.value
-    except TapeError:
-        return _DAMAGED
 
 
 def diagnose(
@@ -180,25 +120,12 @@ def diagnose(
         _diagnose_leftovers(diagnose_leftovers(wanted.paths, rules, world_size), as_json)
         return
     chosen = chosen_run(config, wanted.run, wanted.run_dir)
-    try:
-        diagnosis = diagnose_run(
-            chosen.run,
-            rules,
-            meets=[
-                *chosen.index.runs_sharing_world(chosen.run),
-                *chosen.index.of_other_sizes(chosen.run),
-                *other_parts(chosen.run),
-            ],
-        )
-    except TapeError as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
-    helpers = tuple(_diagnosed(chosen.index.helpers_of(diagnosis.run), rules))
-    diagnosis = dataclasses.replace(diagnosis, warnings=(*chosen.unreadable, *diagnosis.warnings), helpers=helpers)
+    diagnosis = diagnose_chosen(chosen, rules)
     warn(diagnosis.warnings)
     if as_json:
         print_json(result_of(diagnosis))
     else:
-        print_report(diagnosis, CommandConsole())
+        print_report(diagnosis)
     if diagnosis.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
 
@@ -210,12 +137,6 @@ def _diagnose_leftovers(leftovers: Leftovers, as_json: bool) -> None:
     if as_json:
         print_json(result_of_leftovers(leftovers))
     else:
-        print_leftovers(leftovers, CommandConsole())
+        print_leftovers(leftovers)
     if leftovers.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
-
-
-def _diagnosed(helpers: Iterable[Run], rules: StallRules) -> Iterator[Diagnosis]:
-    for helper in helpers:
-        with contextlib.suppress(TapeError):  # damaged: the readable rest of the run is still shown
-            yield diagnose_run(helper, rules)

@@ -9,26 +9,28 @@ import msgspec
 import typer
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged, print_leftovers
-from otel_torchdist.cli.diagnose.result import SCHEMA, DiagnosisResult, result_of_leftovers
-from otel_torchdist.cli.diagnose.texts import (
+from otel_torchdist.cli.diagnose.leftovers import print_leftovers
+from otel_torchdist.cli.diagnose.report import LABEL_WIDTH
+from otel_torchdist.cli.diagnose.texts import lines_of_texts
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.terminal import print_json, print_lines
+from otel_torchdist.cli.output.text import fail
+from otel_torchdist.cli.targets import warn
+from otel_torchdist.judge.verdict.rules import StallRules
+from otel_torchdist.model.text import have, name_ranks
+from otel_torchdist.runs.diagnosis.leftovers import Leftovers, judge_dumps
+from otel_torchdist.runs.diagnosis.result import SCHEMA, DiagnosisResult, result_of_leftovers
+from otel_torchdist.runs.diagnosis.texts import (
     StackedRanks,
     TextFindings,
     TextVerdict,
     ToolFindingResult,
     judge_texts,
-    lines_of_texts,
     stacked_ranks,
     text_verdict,
     tool_findings,
 )
-from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.output.terminal import CommandConsole, print_json
-from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.targets import warn
-from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import have, name_ranks
-from otel_torchdist.sources.evidence.live_job import LiveJob, LiveRank, look_at
+from otel_torchdist.sources.evidence.live_job import LiveJob, LiveRank, inspect_job
 from otel_torchdist.sources.evidence.statements import Evidence
 from otel_torchdist.sources.flight.history import CondensedDump, condense
 from otel_torchdist.sources.flight.reading.decoding import DumpError, decode
@@ -72,10 +74,10 @@ class LiveJobResult(msgspec.Struct, frozen=True):
         schema: 2.
         source: `live processes`.
         world_size: Number of the job's ranks.
-        verdict: As in texts.
-        silent: As in texts.
-        stacks: As in texts.
-        findings: As in texts, from stacks.
+        verdict: As in `TextsResult`.
+        silent: As in `TextsResult`.
+        stacks: As in `TextsResult`.
+        findings: As in `TextsResult`, from stacks only.
         ranks: The processes.
         elsewhere: Ranks of the job without a process on this node.
         warnings: Reasons for processes that could not be inspected.
@@ -104,7 +106,7 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
         as_json: Whether to print one JSON document.
         asks_for_dumps: Whether to request dumps of the flight recorder.
     """
-    job = look_at(pids, asks_for_dumps)
+    job = inspect_job(pids, asks_for_dumps)
     leftovers = _recorded(job, rules)
     warn((*job.warnings, *leftovers.notes))
     if not job.ranks:
@@ -113,12 +115,10 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
     if as_json:
         print_json(_result(job, texts, leftovers))
     else:
-        console = CommandConsole()
-        for line in _lines(job, texts):
-            console.print(line, soft_wrap=True, highlight=False)
+        print_lines(_lines(job, texts), LABEL_WIDTH)
         if leftovers.dumps is not None:
-            console.print()
-            print_leftovers(leftovers, console)
+            print_lines([Text()])
+            print_leftovers(leftovers)
     if leftovers.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
 
@@ -132,12 +132,12 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
         try:
             dump = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
             is_local = any(local.process.rank == rank for local in job.ranks)  # its times are by this node's clock
-            by_rank[rank] = dump.up_to(job.asked_ns) if is_local else dump
+            by_rank[rank] = dump.up_to(job.requested_ns) if is_local else dump
         except DumpError as error:
             notes.append(f"the debug server's answer for rank {rank}: {error}")
     dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
     evidence = Evidence(tuple(job.statements))
-    recorded = judged(dumps, rules, job.world_size, evidence) if dumps else None
+    recorded = judge_dumps(dumps, rules, job.world_size, evidence) if dumps else None
     return Leftovers(job.dumps, recorded, None, rules.threshold_s, tuple(notes))
 
 
@@ -161,9 +161,9 @@ def _lines(job: LiveJob, texts: TextFindings) -> Iterator[Text]:
     yield Text()
     for rank in job.ranks:
         yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")
-    if job.elsewhere:
+    if job.ranks_elsewhere:
         yield Text()
-        elsewhere = job.elsewhere
+        elsewhere = job.ranks_elsewhere
         text = f"{name_ranks(elsewhere)}  unknown: {have(elsewhere)} no known process on this node"
         yield Text(text, style="yellow")
 
@@ -182,7 +182,7 @@ def _result(job: LiveJob, texts: TextFindings, recorded: Leftovers) -> LiveJobRe
         stacks=stacked_ranks(texts),
         findings=tool_findings(texts),
         ranks=tuple(map(_process, job.ranks)),
-        elsewhere=job.elsewhere,
+        elsewhere=job.ranks_elsewhere,
         warnings=job.warnings,
         recorded=result_of_leftovers(recorded) if recorded.dumps is not None else None,
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,29 +13,17 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.flight_recorder import export_flight_recorder
 from otel_torchdist.cli.export.otlp import SpanOptions, export_otlp
-from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet
+from otel_torchdist.cli.export.parquet import ParquetError, check_tables_folder, write_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.recording_spans.recording import WantedCalls
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize, check_options, complete_target
-from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail, shown
-from otel_torchdist.cli.targets import (
-    Target,
-    chosen_archived_run,
-    chosen_run,
-    ranks_of,
-    steps_of,
-    target_of,
-    warn,
-    without_calls,
-)
+from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.config import Config
-from otel_torchdist.errors import TapeError
-from otel_torchdist.model.naming import readable
-from otel_torchdist.node.job.runs.runs import Run
-from otel_torchdist.sources.archive.decoding import Columns
-from otel_torchdist.sources.archive.reading import ArchivedRun, is_archive, segments_of
-from otel_torchdist.sources.archive.tapes import segments_of_tape
+from otel_torchdist.model.text import readable
+from otel_torchdist.runs.segments import segments_of_archive, segments_of_run
+from otel_torchdist.runs.targets import Target, chosen_archived_run, chosen_run
+from otel_torchdist.sources.archive.reading import is_archive
 from otel_torchdist.sources.flight.export.selection import ExportChoice
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
@@ -59,16 +46,16 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         )
     notes: list[str] = []
     try:
-        check_place(folder, force)
+        check_tables_folder(folder, force)
         if wanted.paths:
             archived, notes = chosen_archived_run(wanted.paths, wanted.run)
             label, ranks_in_run = archived.label, {rank.rank for rank in archived.ranks}
-            segments = _of_archive(archived, ranks, notes)
+            segments = segments_of_archive(archived, ranks, notes)
         else:
             chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
             notes.extend(chosen.unreadable)
             label, ranks_in_run = chosen.run.label or "-", set(chosen.run.ranks)
-            segments = _of_tapes(chosen.run, ranks, notes)
+            segments = segments_of_run(chosen.run, ranks, notes)
         notes.extend(without_calls(ranks, ranks_in_run))
         if ranks is not None and not ranks & ranks_in_run:
             warn(notes)
@@ -83,23 +70,6 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
     )
     typer.echo(f"run {label} in {shown(folder)}: {counts}; {written.bytes:,} bytes")
     typer.echo(f"query with: duckdb -c \"SELECT * FROM '{shown(folder)}/operations.parquet' LIMIT 10\"")
-
-
-def _of_archive(run: ArchivedRun, ranks: frozenset[int] | None, notes: list[str]) -> Iterator[Iterator[Columns]]:
-    chosen = [rank for rank in run.ranks if ranks is None or rank.rank in ranks]
-    with progress("Converting calls", "calls", sum(rank.operations for rank in chosen)) as advance:
-        for rank in chosen:
-            yield segments_of(rank, notes, advance)
-
-
-def _of_tapes(run: Run, ranks: frozenset[int] | None, notes: list[str]) -> Iterator[list[Columns]]:
-    now_ns = time.monotonic_ns()
-    chosen = [tape for tape in run.tapes if ranks is None or tape.identity.rank in ranks]
-    for tape in track(chosen, "Converting tapes", "tapes", len(chosen)):
-        try:
-            yield segments_of_tape(tape, now_ns)
-        except TapeError as error:
-            notes.append(f"{tape.path}: {error}")
 
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|)")
@@ -117,7 +87,7 @@ def choice_of(kinds: str, last: str) -> ExportChoice:
     names = tuple(name.strip() for name in kinds.split(",") if name.strip())
     if not last:
         return ExportChoice(names)
-    amount, unit = _read(last, ("", *_UNITS_NS), f"{_A_NUMBER}, or {_A_TIME}", "--last")
+    amount, unit = _split_amount(last, ("", *_UNITS_NS), f"{_A_NUMBER}, or {_A_TIME}", "--last")
     if not unit:
         return ExportChoice(names, newest=amount)
     return ExportChoice(names, within_ns=amount * _UNITS_NS[unit])
@@ -129,10 +99,10 @@ def newest_of(last: str) -> int | None:
     Raises:
         typer.BadParameter: `last` is not a number above 0.
     """
-    return _read(last, ("",), _A_NUMBER, "--last")[0] if last else None
+    return _split_amount(last, ("",), _A_NUMBER, "--last")[0] if last else None
 
 
-def time_of(text: str) -> int | None:
+def duration_of(text: str) -> int | None:
     """Return the duration in `--around`, in nanoseconds; None for all calls.
 
     Raises:
@@ -140,11 +110,11 @@ def time_of(text: str) -> int | None:
     """
     if not text:
         return None
-    amount, unit = _read(text, _UNITS_NS, _A_TIME, "--around")
+    amount, unit = _split_amount(text, _UNITS_NS, _A_TIME, "--around")
     return amount * _UNITS_NS[unit]
 
 
-def _read(text: str, units: Collection[str], expected: str, option: str) -> tuple[int, str]:
+def _split_amount(text: str, units: Collection[str], expected: str, option: str) -> tuple[int, str]:
     """Split a text into a number above 0 and a unit. The unit '' stands for a number of calls."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or match[2] not in units or not int(match[1]):
@@ -154,7 +124,7 @@ def _read(text: str, units: Collection[str], expected: str, option: str) -> tupl
 
 _DUMPS: Final = "--flight-recorder"
 _SPANS: Final = "--otlp"
-_FITS: Final = {
+_OUTPUTS_ACCEPTING: Final = {
     "kinds": (_DUMPS,),
     "last": (_DUMPS, _SPANS),
     "steps": ("--perfetto",),
@@ -166,7 +136,7 @@ _FITS: Final = {
     "dry_run": (_SPANS,),
     "force": (_DUMPS, "--perfetto", "--parquet"),
 }
-"""Outputs that accept an option, for options that not all outputs accept."""
+"""Outputs that accept an option, by parameter, for options that not all outputs accept."""
 
 
 def export(
@@ -211,8 +181,8 @@ def export(
         str,
         typer.Option(
             show_default=False,
-            help="With --flight-recorder: operations to write, such as `all_reduce,send` or `all_*`, and those that "
-            "other ranks called in their place. Without it: all.",
+            help="With --flight-recorder: operations to write, such as `all_reduce,send` or `all_*`, and the different "
+            "operations that other ranks called with the same sequence number. Without it: all.",
         ),
     ] = "",
     ranks: Annotated[
@@ -286,14 +256,14 @@ def export(
         raise typer.BadParameter(
             "name one output: --flight-recorder OUT, --perfetto FILE, --parquet OUT or --otlp", param_hint="export"
         )
-    check_options(context, _FITS, named[0])
-    wanted, only = target_of(target or [], run_dir), ranks_of(ranks)
+    check_options(context, _OUTPUTS_ACCEPTING, named[0])
+    wanted, wanted_ranks = target_of(target or [], run_dir, opens_bundles=not otlp), ranks_of(ranks)
     if flight_recorder is not None:
-        export_flight_recorder(wanted, flight_recorder, choice_of(kinds, last), only, force)
+        export_flight_recorder(wanted, flight_recorder, choice_of(kinds, last), wanted_ranks, force)
     elif perfetto is not None:
-        export_perfetto(wanted, perfetto, Limits(only, steps_of(steps), time_of(around)), force)
+        export_perfetto(wanted, perfetto, Limits(wanted_ranks, steps_of(steps), duration_of(around)), force)
     elif parquet is not None:
-        export_parquet(wanted, parquet, only, force)
+        export_parquet(wanted, parquet, wanted_ranks, force)
     else:
-        choice = WantedCalls(newest_of(last), only)
+        choice = WantedCalls(newest_of(last), wanted_ranks)
         export_otlp(wanted.paths, SpanOptions(otlp_endpoint, output, choice, threshold, world_size, dry_run))

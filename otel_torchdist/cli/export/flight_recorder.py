@@ -15,25 +15,26 @@ from typing import Final
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.export.interrupts import uninterrupted
-from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail, shown
-from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
+from otel_torchdist.cli.targets import warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.naming import have, name_ranks, readable
+from otel_torchdist.model.text import have, name_ranks, readable
 from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.runs.targets import Target, chosen_run
 from otel_torchdist.sources.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.sources.flight.export.pickles import PREFIX, is_marked, pickled
 from otel_torchdist.sources.flight.export.selection import ExportChoice
 from otel_torchdist.sources.history.tapes import histories_of
-from otel_torchdist.system.this_process.commands import without_collecting_garbage
+from otel_torchdist.system.progress import progress, track
+from otel_torchdist.system.this_process.commands import delaying_signals, without_collecting_garbage
 
-_FINAL: Final = re.compile(re.escape(PREFIX) + r"\d+")
-_UNFINISHED: Final = ".otel-torchdist-"
+_DUMP_NAME: Final = re.compile(re.escape(PREFIX) + r"\d+")
+_UNFINISHED_PREFIX: Final = ".otel-torchdist-"
 """Prefix of files that are not complete yet. `torchfrtrace` opens all files whose names contain `PREFIX`."""
 _START_BYTES: Final = 256
+"""An earlier export has its mark within this many bytes of the start of a file."""
 
 
 class FolderError(TorchDistError):
@@ -76,21 +77,21 @@ def write_dumps(folder: Path, dumps: Iterable[tuple[int, bytes]]) -> int:
         FolderError: The folder cannot be written; its content is unchanged.
     """
     created = not folder.exists()
-    written: dict[Path, Path] = {}
+    final_paths: dict[Path, Path] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         total = 0
         for rank, content in dumps:
-            unfinished = folder / f"{_UNFINISHED}{rank}.{os.getpid()}.part"
-            written[unfinished] = folder / f"{PREFIX}{rank}"
+            unfinished = folder / f"{_UNFINISHED_PREFIX}{rank}.{os.getpid()}.part"
+            final_paths[unfinished] = folder / f"{PREFIX}{rank}"
             unfinished.write_bytes(content)
             total += len(content)
-        with uninterrupted():
-            _replace(folder, written)
+        with delaying_signals():
+            _replace(folder, final_paths)
     except OSError as error:
         raise FolderError(f"{error.filename or folder}: {error.strerror}") from error
     finally:
-        for unfinished in written:
+        for unfinished in final_paths:
             unfinished.unlink(missing_ok=True)
         if created:
             with contextlib.suppress(OSError):  # not empty: it holds the dumps
@@ -98,22 +99,22 @@ def write_dumps(folder: Path, dumps: Iterable[tuple[int, bytes]]) -> int:
     return total
 
 
-def _replace(folder: Path, written: dict[Path, Path]) -> None:
-    for unfinished, final in written.items():
+def _replace(folder: Path, final_paths: dict[Path, Path]) -> None:
+    for unfinished, final in final_paths.items():
         os.replace(unfinished, final)
-    kept = {final.name for final in written.values()}
+    new_names = {final.name for final in final_paths.values()}
     for entry in list(os.scandir(folder)):
-        is_stale = _FINAL.fullmatch(entry.name) or entry.name.startswith(_UNFINISHED)
-        if is_stale and entry.name not in kept:
+        is_stale = _DUMP_NAME.fullmatch(entry.name) or entry.name.startswith(_UNFINISHED_PREFIX)
+        if is_stale and entry.name not in new_names:
             os.unlink(entry)
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     if not entry.is_file(follow_symlinks=False):
         return False
-    if entry.name.startswith(_UNFINISHED):
+    if entry.name.startswith(_UNFINISHED_PREFIX):
         return True  # left by an export that was killed
-    if not _FINAL.fullmatch(entry.name):
+    if not _DUMP_NAME.fullmatch(entry.name):
         return False
     with open(entry, "rb") as file:
         return is_marked(file.read(_START_BYTES))
@@ -156,18 +157,18 @@ def export_flight_recorder(
 def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
     """Return the calls of the wanted ranks."""
     if wanted is None:
-        histories, unreadable = _read(run)
+        histories, unreadable = _read_tapes(run)
     else:
         tapes = tuple(tape for tape in run.tapes if tape.identity.rank in wanted)
-        histories, unreadable = _read(dataclasses.replace(run, tapes=tapes))
+        histories, unreadable = _read_tapes(dataclasses.replace(run, tapes=tapes))
         unreadable.extend(without_calls(wanted, run.ranks))
     warn(unreadable)
     if not histories:
-        fail(f"{run.directory}: no tape of the requested ranks can be read", ExitCode.NOTHING_FOUND)
+        fail(f"{run.place}: no tape of the requested ranks can be read", ExitCode.NOTHING_FOUND)
     return histories
 
 
-def _read(run: Run) -> tuple[list[RankHistory], list[str]]:
+def _read_tapes(run: Run) -> tuple[list[RankHistory], list[str]]:
     with progress("Reading tapes", "tapes", len(run.tapes)) as advance:
         return histories_of(run, advance)
 

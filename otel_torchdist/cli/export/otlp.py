@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.recording_spans.recording import (
     ImportedFindings,
-    Judgement,
+    Judgment,
     Provenance,
     Recording,
     WantedCalls,
@@ -25,16 +24,18 @@ from otel_torchdist.cli.export.recording_spans.recording import (
     recording_of,
 )
 from otel_torchdist.cli.export.recording_spans.trace import Traces, traces_of
-from otel_torchdist.cli.output.progress import progress, track
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.config import Config
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import compress_ranks, name_ranks, run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.text import compress_ranks, name_ranks
+from otel_torchdist.runs.diagnosis.leftovers import judge_dumps
 from otel_torchdist.sources.flight.groups import RecordedGroups
 from otel_torchdist.sources.flight.history import CondensedDump, history_of
 from otel_torchdist.sources.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.sources.flight.reading.sources import count_files
+from otel_torchdist.system.progress import progress, track
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.outputs import Delivery, file_delivery, otlp_delivery
@@ -42,7 +43,7 @@ from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 _ENDPOINT: Final = "--otlp-endpoint"
-_ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
+_CAN_REPEAT: Final = "the same command may be repeated: Jaeger shows each span once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class SpanOptions:
         output: A new file to write instead; None to send.
         threshold_s: Age from which an open operation counts as stalled; None for the configured value.
         world_size: Number of ranks in the job; 0 to take it from the dumps.
-        is_rehearsal: Whether nothing is sent or written.
+        is_dry_run: Whether nothing is sent or written.
     """
 
     endpoint: str
@@ -62,7 +63,7 @@ class SpanOptions:
     choice: WantedCalls
     threshold_s: float | None
     world_size: int
-    is_rehearsal: bool
+    is_dry_run: bool
 
 
 def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
@@ -82,7 +83,7 @@ def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
     traces = traces_of(recording)
     for line in _summary(recording, traces):
         typer.echo(line)
-    if options.is_rehearsal:
+    if options.is_dry_run:
         typer.echo(f"{len(traces.spans):,} spans; nothing was sent")
         return
     if options.output is None:
@@ -112,16 +113,16 @@ def _read(paths: Sequence[Path], rules: StallRules, wanted: WantedCalls, world_s
 
 
 def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> ImportedFindings:
-    judgement = judged(dumps, rules, world_size)
+    judgment = judge_dumps(dumps, rules, world_size)
     provenance = Provenance(
         source="flight recorder",
         files=len(dumps),
         formats=tuple(f"{major}.{minor}" for major, minor in sorted({condensed.dump.version for condensed in dumps})),
         libraries=tuple(sorted({condensed.dump.library_version for condensed in dumps} - {""})),
-        missing=judgement.moment.unseen,
+        missing=judgment.moment.unseen,
     )
-    judgements = tuple(Judgement(verdict, judgement.text_of(verdict)) for verdict in judgement.verdicts)
-    return ImportedFindings(provenance, judgement.moment.world, judgements, rules.threshold_ns)
+    judgments = tuple(Judgment(verdict, judgment.text_of(verdict)) for verdict in judgment.verdicts)
+    return ImportedFindings(provenance, judgment.moment.world, judgments, rules.threshold_ns)
 
 
 def _summary(recording: Recording, traces: Traces) -> Iterator[str]:
@@ -148,9 +149,9 @@ def _left_out(recording: Recording) -> Iterator[str]:
             f"left out: {older:,} older calls; the newest {recording.choice.last} of each rank are shown, "
             f"--last {most} shows all, which takes Jaeger longer"
         )
-    others = [rank.rank for rank in recording.ranks if rank not in chosen]
-    if others:
-        yield f"left out: {name_ranks(others)}; --ranks chooses them"
+    ranks_left_out = [rank.rank for rank in recording.ranks if rank not in chosen]
+    if ranks_left_out:
+        yield f"left out: {name_ranks(ranks_left_out)}; --ranks chooses them"
 
 
 def _sender(endpoint: str) -> Delivery:
@@ -166,10 +167,11 @@ def _send(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
         _deliver(spans, delivery)
     except ExportError as error:
         fail(
-            f"{delivery.accepted:,} of {total:,} spans were sent ({delivery.name}): {error}; {_ONCE}", ExitCode.NOT_SENT
+            f"{delivery.accepted:,} of {total:,} spans were sent ({delivery.name}): {error}; {_CAN_REPEAT}",
+            ExitCode.NOT_SENT,
         )
     except KeyboardInterrupt:
-        fail(f"interrupted: {delivery.accepted:,} of {total:,} spans were sent; {_ONCE}", ExitCode.INTERRUPTED)
+        fail(f"interrupted: {delivery.accepted:,} of {total:,} spans were sent; {_CAN_REPEAT}", ExitCode.INTERRUPTED)
     if delivery.rejected:
         fail(f"{delivery.rejected:,} of {total:,} spans were rejected ({delivery.name})", ExitCode.NOT_SENT)
     typer.echo(f"sent {delivery.accepted:,} spans ({delivery.name})")

@@ -1,1 +1,1 @@
-"""Output shared by commands: words, times, colours, and tables of ranks."""
+"""Output shared by commands: words, times, colors, and tables of ranks."""

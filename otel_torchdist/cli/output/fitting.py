@@ -16,7 +16,7 @@ MIN_TEXT: Final = 12
 """Minimum width of a text column, in characters."""
 LONGEST_WORD: Final = 20
 """Longer words may be broken if a table would not fit otherwise."""
-_EDGES: Final = 2
+_EDGE_CHARACTERS: Final = 2
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class FittedColumn:
         name: Heading.
         is_text: True if cells may wrap; False for numbers.
         expendable: Columns with higher values are left out first; 0 for never.
-        stays: Whether the column is shown even if all of its cells are empty.
-        at_least: Minimum width.
+        shown_if_empty: Whether the column is shown if all of its cells are empty.
+        min_width: Minimum width.
         wraps_last: Whether the column keeps its width while other text can still wrap.
     """
 
@@ -36,26 +36,26 @@ class FittedColumn:
     is_text: bool = False
     expendable: int = 0
     cells: list[Text] = field(default_factory=list[Text])
-    stays: bool = False
-    at_least: int = 1
+    shown_if_empty: bool = False
+    min_width: int = 1
     wraps_last: bool = False
 
     @property
     def width(self) -> int:
         """Width without wrapping."""
-        return max(cell_len(self.name), *(cell.cell_len for cell in self.cells), self.at_least)
+        return max(cell_len(self.name), *(cell.cell_len for cell in self.cells), self.min_width)
 
     @property
-    def least(self) -> int:
+    def wrapped_width(self) -> int:
         """Minimum width without breaking words of up to `LONGEST_WORD` characters."""
         words = (len(word) for cell in self.cells for word in cell.plain.split())
         longest = min(LONGEST_WORD, max(words, default=0))
         return min(self.width, max(MIN_TEXT, longest)) if self.is_text else self.width
 
     @property
-    def cut(self) -> int:
+    def cut_width(self) -> int:
         """Minimum width if text is cut. Does not depend on the text."""
-        return max(MIN_TEXT, self.at_least) if self.is_text else self.width
+        return max(MIN_TEXT, self.min_width) if self.is_text else self.width
 
 
 class Narrowing(enum.Enum):
@@ -72,11 +72,11 @@ class Narrowing(enum.Enum):
         """Return the width below which columns are left out."""
         match self:
             case Narrowing.WRAPS:
-                return column.least
+                return column.wrapped_width
             case Narrowing.LEAVES_OUT:
                 return column.width
             case Narrowing.CUTS:
-                return column.cut
+                return column.cut_width
 
 
 def fitted(
@@ -87,7 +87,7 @@ def fitted(
     Returns:
         The table, and the names of columns left out for lack of room.
     """
-    shown, left_out = [column for column in columns if column.stays or any(column.cells)], list[str]()
+    shown, left_out = [column for column in columns if column.shown_if_empty or any(column.cells)], list[str]()
     while _total(narrowing.needs(column) for column in shown) > width:
         worst = max(shown, key=lambda column: column.expendable)
         if not worst.expendable:
@@ -113,16 +113,18 @@ def _widths(columns: Sequence[FittedColumn], width: int, wraps: bool) -> list[in
     """Return the width of each column. The widest text columns shrink first."""
     widths = [column.width for column in columns]
     while _total(widths) > width:
-        wrapping = [
-            index for index, column in enumerate(columns) if widths[index] > (column.least if wraps else column.cut)
+        shrinkable = [
+            index
+            for index, column in enumerate(columns)
+            if widths[index] > (column.wrapped_width if wraps else column.cut_width)
         ]
-        if not wrapping:
+        if not shrinkable:
             break
-        widths[max(wrapping, key=lambda index: (not columns[index].wraps_last, widths[index]))] -= 1
+        widths[max(shrinkable, key=lambda index: (not columns[index].wraps_last, widths[index]))] -= 1
     return widths
 
 
 def _total(widths: Iterable[int]) -> int:
     """Return the width of a table, with a space between two columns and at both edges."""
     listed = list(widths)
-    return sum(listed) + len(listed) - 1 + _EDGES
+    return sum(listed) + len(listed) - 1 + _EDGE_CHARACTERS

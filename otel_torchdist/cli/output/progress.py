@@ -1,7 +1,7 @@
 """Progress of long work, shown as a bar on the standard error of a terminal.
 
 A bar appears after half a second and is erased when its work ends. Only commands show bars: outside
-`showing_progress`, and if standard error is not a terminal, `track` and `progress` do nothing.
+`showing_progress`, and if standard error is not a terminal, `track` and `progress` of `system.progress` do nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.cli.output.work import Work
-from otel_torchdist.system.progress import Advance, unreported
+from otel_torchdist.system.progress import Advance, displayed_on
 
 if TYPE_CHECKING:
     from otel_torchdist.cli.output.bar import WorkBar
 
 APPEARS_AFTER_S: Final = 0.5
-
-_Item = TypeVar("_Item")
 
 
 class _Works:
@@ -32,6 +30,17 @@ class _Works:
         self._stack: list[Work] = []
         self._timer: threading.Timer | None = None
         self._bar: WorkBar | None = None
+
+    @contextlib.contextmanager
+    def showing(self, title: str, unit: str, total: int | None) -> Generator[Advance]:
+        """Show a piece of work while the block runs; see `ProgressDisplay`."""
+        work = Work(title, unit, total)
+        self.begin(work)
+        try:
+            yield work.advance
+        finally:
+            with contextlib.suppress(ValueError):  # `hide_progress` has already removed it
+                self.end(work)
 
     def innermost(self) -> Work | None:
         # The bar's thread calls this while `_hide` waits for it, so there is no lock.
@@ -86,14 +95,15 @@ def showing_progress() -> Generator[None]:
         return
     _works = works = _Works()
     try:
-        yield
+        with displayed_on(works):
+            yield
     finally:
         _works = None
         works.close()
 
 
 def _can_erase() -> bool:
-    # FORCE_COLOR asks for colours in a pipe or log; bars have no place there.
+    # FORCE_COLOR asks for colors in a pipe or log, which cannot erase a bar.
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
@@ -101,47 +111,3 @@ def hide_progress() -> None:
     """Erase the bar of work that an error ends, before the error is printed."""
     if _works is not None:
         _works.close()
-
-
-@contextlib.contextmanager
-def progress(title: str, unit: str = "", total: int | None = None) -> Generator[Advance]:
-    """Show the progress of the work in this block; yields the function to call with completed amounts.
-
-    Args:
-        title: See `Work`.
-        unit: See `Work`.
-        total: See `Work`.
-    """
-    works = _works
-    if works is None:
-        yield unreported
-        return
-    work = Work(title, unit, total)
-    works.begin(work)
-    try:
-        yield work.advance
-    finally:
-        with contextlib.suppress(ValueError):  # erased by `hide_progress`
-            works.end(work)
-
-
-def track(
-    items: Iterable[_Item],
-    title: str,
-    unit: str,
-    total: int | None = None,
-    size: Callable[[_Item], int] = lambda _: 1,
-) -> Iterator[_Item]:
-    """Yield items, and show how many of them have been processed.
-
-    Args:
-        items: The items.
-        title: See `Work`.
-        unit: See `Work`.
-        total: See `Work`.
-        size: Returns the amount that an item counts for.
-    """
-    with progress(title, unit, total) as advance:
-        for item in items:
-            yield item
-            advance(size(item))

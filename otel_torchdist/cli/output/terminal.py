@@ -22,7 +22,8 @@ from rich.text import Text
 from otel_torchdist.cli.output.text import shown
 from otel_torchdist.judge.stall.events import VerdictGiven
 from otel_torchdist.judge.verdict.wording.sentence import sentence
-from otel_torchdist.model.naming import plain_rank, readable
+from otel_torchdist.model.reports.finding import NEXT, split_next_step
+from otel_torchdist.model.text import plain_rank, readable
 
 MAX_SOURCE_BYTES: Final = 16 << 20
 
@@ -33,7 +34,7 @@ class Alarm:
 
     Attributes:
         text: The verdict as a sentence.
-        place: File, line and source code at which the first named rank is; '' if unknown.
+        place: Current line of the first named rank: `train.py:80: loss.backward()`; '' if unknown.
     """
 
     text: str
@@ -57,7 +58,7 @@ def _may_be_source(file: str) -> bool:
     with contextlib.suppress(OSError, ValueError):
         facts = os.stat(file)
         return stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_SOURCE_BYTES
-    return True  # a relative name, to be searched for among the modules
+    return True  # a relative name, which `linecache` searches for in `sys.path`
 
 
 class CommandConsole(Console):
@@ -69,7 +70,7 @@ class CommandConsole(Console):
 
 
 class ReportHandler(logging.Handler):
-    """Shows our log messages, for example about an unreadable tape, between the other reports."""
+    """Shows our log messages, for example about an unreadable tape, among the reports of a command."""
 
     def __init__(self, report: Callable[[str], None], level: int) -> None:
         """Pass messages of at least this level to `report`."""
@@ -86,20 +87,30 @@ def print_json(result: msgspec.Struct) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(result, enc_hook=plain_rank), indent=2))
 
 
-_HANGING: Final = 4
+_HANGING_INDENT: Final = 4
 
 
-def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines. A terminal gets them wrapped between words and indented; a pipe gets them unwrapped."""
+def print_lines(lines: Iterable[Text], margin: int = 0) -> None:
+    """Print lines. A terminal gets them wrapped between words and indented; a pipe gets them unwrapped.
+
+    Args:
+        lines: The lines.
+        margin: Columns by which continuation lines are indented; 0 to indent them further than their first line.
+    """
     console = CommandConsole(highlight=False)
     for line in lines:
-        for part in _wrapped(line, console) if console.is_terminal else (line,):
+        for part in (
+            _wrapped(line, console, margin or _indent(line) + _HANGING_INDENT) if console.is_terminal else (line,)
+        ):
             console.print(part, markup=False, highlight=False, soft_wrap=True)
 
 
-def _wrapped(line: Text, console: Console) -> Iterator[Text]:
-    """Yield a line in parts that fit; continuation lines are indented further."""
-    margin = len(line.plain) - len(line.plain.lstrip()) + _HANGING
+def _indent(line: Text) -> int:
+    return len(line.plain) - len(line.plain.lstrip())
+
+
+def _wrapped(line: Text, console: Console, margin: int) -> Iterator[Text]:
+    """Yield a line in parts that fit; continuation lines are indented by `margin` columns."""
     if line.cell_len <= console.width or console.width < 2 * margin:
         yield line
         return
@@ -138,7 +149,10 @@ def redraw(live: Live, content: RenderableType) -> None:
 
 def stall_panel(alarm: Alarm) -> RenderableType:
     """Build the box with a verdict and its line of code."""
-    text = Text(alarm.text)
+    description, next_step = split_next_step(alarm.text)
+    text = Text(description)
     if alarm.place:
         text.append(f"\n{alarm.place}", style="bold")
+    if next_step:
+        text.append(f"\n{NEXT} ", style="bold").append(next_step, style="not bold")
     return Panel(text, title="stall", title_align="left", border_style="red")

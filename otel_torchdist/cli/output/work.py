@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.model.units import amount
+from otel_torchdist.model.text import amount
 
 BYTES: Final = "bytes"
 SECONDS: Final = "s"
@@ -42,9 +42,9 @@ class Work:
         """Describe the progress: `1,203 of 4,096 tapes, 95/s, 30 s left`."""
         elapsed_s = max(now_s - self.begun_s, 1e-9)
         if not self.unit:
-            return _duration(elapsed_s)
+            return _whole_seconds(elapsed_s)
         if self.unit == SECONDS:
-            return f"{_duration(max((self.total or 0) - elapsed_s, 0))} left"
+            return f"{_whole_seconds(max((self.total or 0) - elapsed_s, 0))} left"
         rate = self.done / elapsed_s
         counted = self._quantity(self.done) if self.total is None else self._of(self.total)
         if self.unit == BYTES:
@@ -52,7 +52,7 @@ class Work:
         else:
             parts = [f"{counted} {self.unit}", f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"]
         if self.total is not None and 0 < self.done < self.total:
-            parts.append(f"{_duration((self.total - self.done) / rate)} left")
+            parts.append(f"{_whole_seconds((self.total - self.done) / rate)} left")
         return ", ".join(parts)
 
     def _of(self, total: int) -> str:
@@ -62,6 +62,7 @@ class Work:
         return amount(number) if self.unit == BYTES else f"{number:,}"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _whole_seconds(seconds: float) -> str:
+    """Format a duration as `30 s` or `2 min 5 s`. In a bar, which is redrawn 8 times a second, tenths would flicker."""
+    minutes, whole_s = divmod(round(seconds), 60)
+    return f"{minutes} min {whole_s} s" if minutes else f"{whole_s} s"

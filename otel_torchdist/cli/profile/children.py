@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.processes.children import ChildView, children_of, inspect_child
 from otel_torchdist.sources.evidence.live_ranks import command_of
 from otel_torchdist.sources.evidence.texts.py_spy import program
 
 MAX_SAMPLED: Final = 16
 """Upper bound on children sampled at once; each needs a py-spy process."""
-PY_SPY_ENDS_S: Final = 5.0
-MAX_BYTES: Final = 16 << 20
+PY_SPY_TIMEOUT_S: Final = 5.0
+"""Time for py-spy to write its file after the last sample."""
+MAX_STACK_BYTES: Final = 16 << 20
 MAX_COMMAND: Final = 80
+"""Characters of a command line in the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,9 @@ class ChildProfile:
 
     Attributes:
         command: Its command line, shortened.
-        doing: Number of observations of each state, as the kernel shows it.
+        doing: Number of observations of each state, as the kernel shows it: `in read of /data/train.bin`.
         stacks: Folded stacks, as py-spy writes them; empty without py-spy.
-        why_not: Reason for missing stacks.
+        why_not: Reason why `stacks` is empty although py-spy was started.
     """
 
     pid: int
@@ -109,15 +111,15 @@ class Children:
 
 def _result(process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, ...], str]:
     try:
-        _, error = process.communicate(timeout=PY_SPY_ENDS_S)
+        _, error = process.communicate(timeout=PY_SPY_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return (), f"py-spy did not end within {PY_SPY_ENDS_S:g} s"
+        return (), f"py-spy did not end within {PY_SPY_TIMEOUT_S:g} s"
     try:
         with open(out, encoding="utf-8", errors="replace") as stream:
-            lines = stream.read(MAX_BYTES).splitlines()
+            lines = stream.read(MAX_STACK_BYTES).splitlines()
     except OSError:
         lines = []
     if lines:
         return tuple(readable(line) for line in lines), ""
-    said = error.decode("utf-8", "replace").strip().partition("\n")[0]
-    return (), f"py-spy: {readable(said, 200) or 'no stacks'}"
+    first_line = error.decode("utf-8", "replace").strip().partition("\n")[0]
+    return (), f"py-spy: {readable(first_line, 200) or 'no stacks'}"

@@ -13,17 +13,17 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, complete_run
-from otel_torchdist.cli.output.progress import progress
 from otel_torchdist.cli.output.terminal import print_lines
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.output.work import SECONDS
 from otel_torchdist.cli.profile.children import ChildProfile, Children
 from otel_torchdist.cli.profile.formats import folded, lines_of, speedscope
 from otel_torchdist.cli.profile.taking import SampledRank, take
-from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.config import Config
-from otel_torchdist.model.naming import name_ranks, readable
+from otel_torchdist.model.text import name_ranks, readable
 from otel_torchdist.node.job.requests.profile_file import ProfileError
+from otel_torchdist.runs.targets import chosen_run
+from otel_torchdist.system.progress import progress
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -65,25 +65,25 @@ def profile(
 ) -> None:
     """To see where one rank of a live job spends its time: sample its threads, their operations and its children.
 
-    The rank samples its own stacks for as long as asked: nothing is traced or stopped. py-spy, if installed, samples
-    children such as DataLoader workers. Without py-spy, the report counts what the kernel shows of each child: the
-    system call that it is in, and the file that the call is about.
+    The rank samples its own stacks for the requested duration: nothing is traced or stopped. py-spy, if installed,
+    samples children such as DataLoader workers. Without py-spy, the report counts what the kernel shows of each child:
+    the system call that it is in, and the file that the call is about.
     """
     tape = _tape_of(run, run_dir, rank)
     pid = tape.identity.pid
     children = Children(pid, seconds, rate)
-    is_near = shares_pids(tape.identity)
-    if is_near:
+    sees_children = shares_pids(tape.identity)
+    if sees_children:
         children.begin()
     profiles: list[ChildProfile] = []
     try:
         with progress(f"Sampling rank {rank}", SECONDS, math.ceil(seconds)):
-            taken = take(tape, seconds, rate, children.observe if is_near else _ignore_children)
+            sampled_rank = take(tape, seconds, rate, children.observe if sees_children else _ignore_children)
         profiles = children.end()
     except ProfileError as error:
         children.end()
         fail(f"rank {rank} (pid {pid}): {error}", ExitCode.NOTHING_FOUND)
-    _write(taken, profiles, rank, pid, output_format, output)
+    _write(sampled_rank, profiles, rank, pid, output_format, output)
 
 
 def _ignore_children() -> None:
@@ -102,12 +102,17 @@ def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
 
 
 def _write(
-    taken: SampledRank, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
+    sampled_rank: SampledRank,
+    children: list[ChildProfile],
+    rank: int,
+    pid: int,
+    output_format: Format,
+    output: Path | None,
 ) -> None:
     if output_format is Format.TEXT and output is None:
-        print_lines(lines_of(taken, children, rank, pid))
+        print_lines(lines_of(sampled_rank, children, rank, pid))
         return
-    text = "\n".join(_lines(taken, children, rank, pid, output_format)) + "\n"
+    text = "\n".join(_lines(sampled_rank, children, rank, pid, output_format)) + "\n"
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -115,18 +120,21 @@ def _write(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         fail(f"{readable(str(output))} cannot be written: {error.strerror}", ExitCode.NOT_WRITTEN)
-    typer.echo(f"{readable(str(output))}: {taken.count} samples of rank {rank} in {taken.seconds:.1f} s", err=True)
+    typer.echo(
+        f"{readable(str(output))}: {sampled_rank.count} samples of rank {rank} in {sampled_rank.seconds:.1f} s",
+        err=True,
+    )
 
 
 def _lines(
-    taken: SampledRank, children: list[ChildProfile], rank: int, pid: int, output_format: Format
+    sampled_rank: SampledRank, children: list[ChildProfile], rank: int, pid: int, output_format: Format
 ) -> Iterator[str]:
     if output_format is Format.SPEEDSCOPE:
-        yield json.dumps(speedscope(taken, f"rank {rank}"))
+        yield json.dumps(speedscope(sampled_rank, f"rank {rank}"))
     elif output_format is Format.FOLDED:
-        yield from folded(taken)
+        yield from folded(sampled_rank)
         for child in children:
             lines = child.stacks or tuple(f"{doing} {count}" for doing, count in child.doing.items())
             yield from (f"child {child.pid};{line}" for line in lines)
     else:
-        yield from (line.plain for line in lines_of(taken, children, rank, pid))
+        yield from (line.plain for line in lines_of(sampled_rank, children, rank, pid))

@@ -14,28 +14,32 @@ from otel_torchdist.cli.profile.taking import SampledRank, StackSample
 from otel_torchdist.judge.world.places import user_frame
 from otel_torchdist.model.names import CallSiteName
 
-LINES_OF_THREAD: Final = 12
+MAX_LINES: Final = 12
+"""Upper bound on the lines of a thread or child."""
 MIN_SHARE: Final = 0.005
+"""Lines with a smaller share of the samples are summed up as `elsewhere`."""
 
 
-def lines_of(taken: SampledRank, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
+def lines_of(sampled_rank: SampledRank, children: list[ChildProfile], rank: int, pid: int) -> Iterator[Text]:
     """Yield the report on a rank and its children."""
-    cut = ", ended early" if taken.is_cut else ""
-    yield Text(f"rank {rank}, pid {pid}: {taken.count} samples in {taken.seconds:.1f} s{cut}", style="bold")
-    for thread in dict.fromkeys(sampled.thread for sampled in taken.samples):
-        yield from _thread_lines(taken, thread)
+    cut = ", ended early" if sampled_rank.is_cut else ""
+    yield Text(
+        f"rank {rank}, pid {pid}: {sampled_rank.count} samples in {sampled_rank.seconds:.1f} s{cut}", style="bold"
+    )
+    for thread in dict.fromkeys(sampled.thread for sampled in sampled_rank.samples):
+        yield from _thread_lines(sampled_rank, thread)
     for child in children:
         yield from _child_lines(child)
 
 
-def _thread_lines(taken: SampledRank, thread: str) -> Iterator[Text]:
+def _thread_lines(sampled_rank: SampledRank, thread: str) -> Iterator[Text]:
     counts: Counter[tuple[str, str]] = Counter()
-    for sampled, count in taken.samples.items():
+    for sampled, count in sampled_rank.samples.items():
         if sampled.thread == thread:
             counts[_line_of(sampled.stack), sampled.operation] += count
     yield Text(f"\n{thread}")
     total = sum(counts.values())  # of all threads with this name
-    shown = [entry for entry in counts.most_common(LINES_OF_THREAD) if entry[1] >= MIN_SHARE * total]
+    shown = [entry for entry in counts.most_common(MAX_LINES) if entry[1] >= MIN_SHARE * total]
     for (line, operation), count in shown:
         yield Text(f"  {count / total:6.1%}  {line}{', ' * bool(operation)}{operation}")
     rest = total - sum(count for _, count in shown)
@@ -44,7 +48,7 @@ def _thread_lines(taken: SampledRank, thread: str) -> Iterator[Text]:
 
 
 def _line_of(stack: tuple[CallSiteName, ...]) -> str:
-    """Return the innermost line of user code, and the library function that it is in."""
+    """Return the innermost line of user code, and the library function that it calls."""
     frame, innermost = user_frame(stack), stack[0]
     if frame is None:
         return "no Python frame"
@@ -55,11 +59,11 @@ def _line_of(stack: tuple[CallSiteName, ...]) -> str:
 def _child_lines(child: ChildProfile) -> Iterator[Text]:
     yield Text(f"\nchild {child.pid}  {child.command}")
     total = sum(child.doing.values())
-    for doing, count in child.doing.most_common(LINES_OF_THREAD):
+    for doing, count in child.doing.most_common(MAX_LINES):
         yield Text(f"  {count / total:6.1%}  {doing}")
     if child.why_not:
         yield Text(f"  {child.why_not}", style="dim")
-    for line in sorted(child.stacks, key=_count, reverse=True)[:LINES_OF_THREAD]:
+    for line in sorted(child.stacks, key=_count, reverse=True)[:MAX_LINES]:
         yield Text(f"  {line}", style="dim")
 
 
@@ -71,9 +75,9 @@ def _count(line: str) -> int:
 _SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
-def folded(taken: SampledRank) -> Iterator[str]:
+def folded(sampled_rank: SampledRank) -> Iterator[str]:
     """Yield a line for each stack: frames from outermost to innermost, separated by semicolons, and a count."""
-    for sampled, count in sorted(taken.samples.items(), key=lambda entry: (entry[0].thread, -entry[1])):
+    for sampled, count in sorted(sampled_rank.samples.items(), key=lambda entry: (entry[0].thread, -entry[1])):
         yield f"{';'.join(_clean(part) for part in _frames(sampled))} {count}"
 
 
@@ -87,16 +91,16 @@ def _clean(part: str) -> str:
     return part.replace(";", ",").replace("\n", " ")
 
 
-def speedscope(taken: SampledRank, name: str) -> dict[str, Any]:
+def speedscope(sampled_rank: SampledRank, name: str) -> dict[str, Any]:
     """Return a speedscope document with a profile for each thread, weighted in seconds."""
     frames: dict[CallSiteName | str, int] = {}
     threads: dict[str, tuple[list[list[int]], list[float]]] = {}
-    sample_s = taken.seconds / max(taken.count - 1, 1)
-    for sampled, count in taken.samples.items():
-        inward: list[CallSiteName | str] = [*reversed(sampled.stack)]
-        inward += [f"[{sampled.operation}]"] if sampled.operation else []
+    sample_s = sampled_rank.seconds / max(sampled_rank.count - 1, 1)
+    for sampled, count in sampled_rank.samples.items():
+        stack: list[CallSiteName | str] = [*reversed(sampled.stack)]
+        stack += [f"[{sampled.operation}]"] if sampled.operation else []
         samples, weights = threads.setdefault(sampled.thread, ([], []))
-        samples.append([frames.setdefault(frame, len(frames)) for frame in inward])
+        samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
         weights.append(round(count * sample_s, 6))
     return {
         "$schema": _SPEEDSCOPE,

@@ -16,8 +16,8 @@ from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.reader import TapeReader
 
 ANSWER_S: Final = 5.0
-"""Time to answer a request. A rank polls for requests once a second; on a loaded machine this takes longer."""
-PAUSE_S: Final = 0.1
+"""Time for a rank to answer a request. It polls for requests once a second, less often on a loaded machine."""
+POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SampledRank:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """A time in which a thread was inside a call or a wait, or had an operation in flight."""
+    """A period in which a thread was inside a call or a wait, or had an operation in flight."""
 
     begun_ns: int
     ended_ns: int
@@ -86,7 +86,7 @@ def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], No
             raise ProfileError("it does not answer: native code may hold the GIL, or its process is stopped")
         _follow(tape, operations)
         meanwhile()
-        time.sleep(PAUSE_S)
+        time.sleep(POLL_S)
     _follow(tape, operations)
     return merged(read_profile(tape.path, request, tape.owner), operations.values(), tape.names)
 
@@ -106,10 +106,10 @@ def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> S
         in_flight.setdefault(operation.thread, []).extend(_in_flight(operation, names))
     samples: Counter[StackSample] = Counter()
     for thread in profile.threads:
-        calls, others = (_Intervals(intervals.get(thread.thread, [])) for intervals in (inside, in_flight))
+        calls, flights = (_Intervals(intervals.get(thread.thread, [])) for intervals in (inside, in_flight))
         for at_ns, index in zip(profile.times_ns, thread.stacks, strict=False):
             if index != NOT_RUNNING:
-                text = calls.at(at_ns) or others.at(at_ns)
+                text = calls.at(at_ns) or flights.at(at_ns)
                 samples[StackSample(thread.name, profile.stacks[index], text)] += 1
     times = profile.times_ns
     seconds = (times[-1] - times[0]) / 1e9 if times else 0.0
@@ -121,11 +121,11 @@ class _Intervals:
 
     def __init__(self, intervals: list[_Interval]) -> None:
         self._intervals = sorted(intervals, key=lambda interval: interval.begun_ns)
-        self._begins = [interval.begun_ns for interval in self._intervals]
+        self._starts_ns = [interval.begun_ns for interval in self._intervals]
 
     def at(self, at_ns: int) -> str:
-        nth = bisect_right(self._begins, at_ns) - 1
-        return self._intervals[nth].text if nth >= 0 and at_ns <= self._intervals[nth].ended_ns else ""
+        index = bisect_right(self._starts_ns, at_ns) - 1
+        return self._intervals[index].text if index >= 0 and at_ns <= self._intervals[index].ended_ns else ""
 
 
 def _inside(operation: Operation, names: Names) -> Iterator[_Interval]:

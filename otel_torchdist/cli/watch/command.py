@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.options import Threshold, complete_run
+from otel_torchdist.cli.options import Threshold, complete_target
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.targets import with_reasons
+from otel_torchdist.cli.targets import target_of
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.session import WatchSession
 from otel_torchdist.cli.watch.views import LiveView, PlainView, View
@@ -25,8 +25,10 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.node.job.directory import job_directory, tapes_in
-from otel_torchdist.node.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.node.job.tapes import newest_live_job
+from otel_torchdist.node.job.runs.runs import SeveralRunsError, index_of, select, tape_directory, whole_index
+from otel_torchdist.node.job.slurm import first_of_slurm_job, this_slurm_job
+from otel_torchdist.node.job.tapes import jobs_by_newest_rank
+from otel_torchdist.runs.obstacles import with_reasons
 from otel_torchdist.system.this_process.commands import StopSignals
 
 
@@ -34,8 +36,9 @@ def watch(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the job in which a rank started last.",
-            autocompletion=complete_run,
+            help="The first digits of the run's id. Without it: the job in which a rank started last. With --replay, "
+            "a bundle of evidence, too.",
+            autocompletion=complete_target,
             show_default=False,
         ),
     ] = "",
@@ -48,6 +51,12 @@ def watch(
         float, typer.Option(min=0, help="Seconds to stay after ranks have failed, because they may be restarted.")
     ] = 10.0,
     threshold: Threshold = None,
+    shows_moment: Annotated[
+        bool,
+        typer.Option(
+            "--replay", help="Show the table of the last moment of a bundle, a job directory or an ended run, and end."
+        ),
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
     stats: Annotated[
         bool,
@@ -64,6 +73,11 @@ def watch(
     config = Config.from_environment()
     rules = StallRules.from_config(config, threshold)
     console = CommandConsole(highlight=False)
+    if shows_moment:
+        from otel_torchdist.cli.watch.replay import replay  # imported on use: `watch` needs nothing of `diagnose`
+
+        replay(target_of([run] if run else [], run_dir), config, rules, console)
+        return
     with StopSignals() as stop:
         try:
             job = _find(JobRequest(run, run_dir, config.tape_dir), config, wait, stop, console)
@@ -94,7 +108,17 @@ def _find(request: JobRequest, config: Config, wait_s: float, stop: StopSignals,
         fail(str(error), ExitCode.NOTHING_FOUND)
     if job is None and stop.received is None:
         fail(with_reasons(f"{request} within {wait_s:g} s", os.environ, config), ExitCode.NOTHING_FOUND)
+    if job is not None:
+        _refuse_other_format(job.directory)
     return job
+
+
+def _refuse_other_format(directory: Path) -> None:
+    """End the command if another version has written all tapes: nothing could be shown, as if the ranks had ended."""
+    index = index_of([directory])
+    index.close()
+    if index.refused and not index.runs:
+        fail(index.refused[0], ExitCode.NOTHING_FOUND)
 
 
 @contextlib.contextmanager
@@ -168,7 +192,8 @@ def _find_now(request: JobRequest, config: Config) -> ChosenJob | None:
     if request.run:
         return _find_run_now(request, config)
     if request.run_dir is None:
-        directory = newest_live_job(tape_directory(config))
+        live = jobs_by_newest_rank(tape_directory(config))
+        directory = first_of_slurm_job(live, this_slurm_job()) or next(iter(live), None)
         return ChosenJob(directory) if directory is not None else None
     directory = job_directory(request.run_dir.parent, request.run_dir.name)
     return ChosenJob(directory) if tapes_in(directory) else None

@@ -1,4 +1,4 @@
-"""Watches all tapes of a job without changing anything: takes no lock, asks no rank, writes nothing.
+"""Watches all tapes of a job without changing anything: takes no lock, sends no request to a rank, writes nothing.
 
 Also measures the pace of each rank, and the share of time that the other ranks lose to it.
 """
@@ -21,10 +21,10 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.judge.world.threads import RecordedStacks
-from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.model.naming import MemberRank
+from otel_torchdist.model.reports.finding import Finding
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import MemberRank
 from otel_torchdist.node.job.runs.membership import RunParentage, helped_runs
 from otel_torchdist.node.job.tapes import LocalTapes
 from otel_torchdist.node.processes.endings import RecordedDeaths
@@ -37,9 +37,9 @@ class Observation:
     """The state of a job after one poll of its tapes.
 
     Attributes:
-        rates: By rank.
+        rates: Pace of each rank.
         late: Share of the other ranks' time lost to a rank, by rank.
-        helpers: Ids of the runs of helper processes that these ranks have started.
+        helpers: Run ids of the helper processes that these ranks have started.
         events: New verdicts, resolved incidents, and findings other than stalls.
     """
 
@@ -72,7 +72,7 @@ class PassiveWatch:
             rules: Defines a stall.
             run_id: The run; None for the newest.
         """
-        # The lateness shown for each rank requires compared calls, even in jobs whose agents do not compare calls.
+        # The column `late` requires compared calls, even in jobs whose agents do not compare calls.
         self.rules = dataclasses.replace(rules, compares_calls=True)
         self._local = LocalTapes(directory)
         self._run_id = run_id
@@ -82,7 +82,7 @@ class PassiveWatch:
         self._lateness = LatenessMeter(time.monotonic_ns())
 
     def observe(self) -> Observation | None:
-        """Poll all tapes and check all ranks; returns None while no tape shows the run that it belongs to."""
+        """Poll all tapes and check all ranks; returns None until a tape has a run id."""
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
             meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path, tape.owner)
@@ -93,12 +93,12 @@ class PassiveWatch:
             batch = followed.tape.poll()
             followed.follower.observe(batch)
             followed.meter.observe(batch, time.monotonic_ns())
-        shown = self._newest(time.monotonic_ns())
-        if not shown:
+        snapshots = self._run_and_helpers(time.monotonic_ns())
+        if not snapshots:
             return None
-        world = shown[0]
+        world = snapshots[0]
         # The detector's requests to ranks are not sent: the job's agent sends the same requests.
-        events = self._detector.process(shown)
+        events = self._detector.process(snapshots)
         for event in events:
             if isinstance(event, ArrivalsCompared) and event.run == world.run:
                 self._lateness.observe(event, world.taken_ns)
@@ -106,10 +106,8 @@ class PassiveWatch:
         ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
         late = self._lateness.shares(world.taken_ns)
-        tapes, helpers = (
-            tuple(followed.tape for rank, followed in ranks.items() if not isinstance(rank, MemberRank)),
-            frozenset(helper.run for helper in shown[1:]),
-        )
+        tapes = tuple(followed.tape for rank, followed in ranks.items() if not isinstance(rank, MemberRank))
+        helpers = frozenset(helper.run for helper in snapshots[1:])
         return Observation(world, tapes, rates, late, helpers, tuple(relevant))
 
     def close(self) -> None:
@@ -117,22 +115,22 @@ class PassiveWatch:
         for followed in self._followed.values():
             followed.tape.close()
 
-    def _newest(self, now_ns: int) -> list[WorldSnapshot]:
+    def _run_and_helpers(self, now_ns: int) -> list[WorldSnapshot]:
         """Return the watched run, then the runs of its helper processes; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
-        helped = helped_runs([self._kin(world) for world in snapshots])
+        helped = helped_runs([self._parentage(world) for world in snapshots])
         wanted = [index for index, world in enumerate(snapshots) if self._run_id in (None, world.run)]
         independent = [index for index in wanted if helped[index] not in wanted]
-        newest = max(independent or wanted, key=lambda index: _age_of_run(snapshots[index]), default=None)
+        newest = max(independent or wanted, key=lambda index: _recency(snapshots[index]), default=None)
         if newest is None:
             return []
         helpers = [index for index in range(len(snapshots)) if helped[index] == newest]
-        return [self._shown(snapshots[index], now_ns) for index in (newest, *helpers)]
+        return [self._with_all_stacks(snapshots[index], now_ns) for index in (newest, *helpers)]
 
-    def _kin(self, world: WorldSnapshot) -> RunParentage:
+    def _parentage(self, world: WorldSnapshot) -> RunParentage:
         return RunParentage.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())
 
-    def _shown(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
+    def _with_all_stacks(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
         ranks = {rank: self._with_stacks(view, now_ns) for rank, view in world.ranks.items()}
         return dataclasses.replace(world, ranks=MappingProxyType(ranks))
 
@@ -141,25 +139,26 @@ class PassiveWatch:
 
         A verdict then waits for stacks that are still to be written, but not for newer ones.
         """
-        shown = self._followed[view.nonce].stacks.shown_in(view)
-        if shown.stacks is None:
-            return shown
-        return dataclasses.replace(shown, stacks=dataclasses.replace(shown.stacks, asked_ns=now_ns))
+        with_stacks = self._followed[view.nonce].stacks.shown_in(view)
+        if with_stacks.stacks is None:
+            return with_stacks
+        return dataclasses.replace(with_stacks, stacks=dataclasses.replace(with_stacks.stacks, asked_ns=now_ns))
 
 
-def _age_of_run(world: WorldSnapshot) -> tuple[bool, int]:
+def _recency(world: WorldSnapshot) -> tuple[bool, int]:
+    """Return a sort key: runs with a live rank come last, then runs by the start of their last rank."""
     views: list[RankView] = list(world.ranks.values())
     return any(view.alive for view in views), max((view.created_ns for view in views), default=0)
 
 
-LATENESS_OVER_NS: Final = 30_000_000_000
+LATENESS_WINDOW_NS: Final = 30_000_000_000
 
 
 class LatenessMeter:
     """Sums the lateness of ranks over the last 30 seconds."""
 
     def __init__(self, begun_ns: int) -> None:
-        """Start at a time of the monotonic clock."""
+        """Start the window at `begun_ns`, by the monotonic clock."""
         self._begun_ns = begun_ns
         self._compared: deque[tuple[int, Counter[int]]] = deque()
 
@@ -172,16 +171,16 @@ class LatenessMeter:
 
     def shares(self, now_ns: int) -> Mapping[int, float]:
         """Return the share of time, from 0 to 1, that the other ranks waited for one rank alone, by rank."""
-        while self._compared and self._compared[0][0] < now_ns - LATENESS_OVER_NS:
+        while self._compared and self._compared[0][0] < now_ns - LATENESS_WINDOW_NS:
             self._compared.popleft()
         total: Counter[int] = Counter()
         for _, late_ns in self._compared:
             total.update(late_ns)
-        span_ns = max(min(LATENESS_OVER_NS, now_ns - self._begun_ns), 1)
+        span_ns = max(min(LATENESS_WINDOW_NS, now_ns - self._begun_ns), 1)
         return {rank: min(late_ns / span_ns, 1.0) for rank, late_ns in total.items()}
 
 
-RATES_OVER_NS: Final = 5_000_000_000
+RATES_WINDOW_NS: Final = 5_000_000_000
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
@@ -208,7 +207,7 @@ class RateMeter:
 
     def observe(self, batch: Batch, now_ns: int) -> None:
         """Add the records of a poll; records older than the window are not counted."""
-        oldest_ns = now_ns - RATES_OVER_NS
+        oldest_ns = now_ns - RATES_WINDOW_NS
         steps = sum(mark.ended_ns > oldest_ns for mark in batch.steps)
         collectives = sum(
             operation.entered_ns > oldest_ns
@@ -222,6 +221,6 @@ class RateMeter:
 
     def rates(self, now_ns: int) -> Rates:
         """Return the rates over the window, or since the beginning of a shorter tape."""
-        seconds = max(min(RATES_OVER_NS, now_ns - self._begun_ns), 1) / 1e9
+        seconds = max(min(RATES_WINDOW_NS, now_ns - self._begun_ns), 1) / 1e9
         steps = sum(count[1] for count in self._counts)
         return Rates(steps / seconds, sum(count[2] for count in self._counts) / seconds)

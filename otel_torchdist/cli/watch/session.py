@@ -14,18 +14,19 @@ from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.views import View, screen_of
 from otel_torchdist.judge.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import resolution
-from otel_torchdist.judge.verdict.standing import verdict_of_all_nodes
+from otel_torchdist.judge.verdict.earlier_verdict import verdict_of_all_nodes
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
-from otel_torchdist.model.finding import Finding
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.naming import name_ranks, run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.rank_state.lives import RankLife
+from otel_torchdist.model.reports.finding import Finding
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.node.job.kept_results import AgentsVerdict, read_agents_verdict
 from otel_torchdist.system.this_process.commands import StopSignals
 
-TURN_S: Final = 0.25
+POLL_S: Final = 0.25
 LAST_VERDICT_S: Final = 2.0
-"""Wait for a verdict on a death, which may depend on the fate of the other ranks."""
+"""Minimum wait after the last rank has ended: the verdict on a death may depend on the fate of the other ranks."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -68,22 +69,22 @@ class WatchSession:
                 if observation is None:
                     self._view.report("the job has ended: its ranks are gone, and never had a run id")
                     return
-                self._take(observation)
+                self._process(observation)
                 if self._is_over(observation.world):
                     self._report_end(observation.world)
                     return
-                stop.wait(TURN_S)
+                stop.wait(POLL_S)
         finally:
             _logger.removeHandler(handler)
 
-    def _take(self, observation: Observation) -> None:
+    def _process(self, observation: Observation) -> None:
         self._report_lives(observation)
         for event in observation.events:
             if event.incident.run in observation.helpers:
                 self._view.report(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
             else:
                 self._report(event)
-        current = self._renewed(observation.world)
+        current = self._with_current_lines(observation.world)
         verdict = current.verdict if current is not None else None
         shown = self._of_all_nodes(observation, verdict) or (alarm(current) if current is not None else None)
         self._view.show(screen_of(observation, verdict, shown, self._watch.rules.threshold_s))
@@ -104,17 +105,17 @@ class WatchSession:
         world_size = max(tape.identity.world_size for tape in observation.tapes)
         written = read_agents_verdict(self._directory, observation.world.run)
         verdict = verdict_of_all_nodes(written, observation.world, world_size, local)
-        before, self._of_agents = self._of_agents, verdict
+        previous, self._of_agents = self._of_agents, verdict
         if verdict is None:
-            if before is not None and local is None:
+            if previous is not None and local is None:
                 self._view.report("stall over, as the agents of all nodes report")
             return None
         reported = Alarm(f"{verdict.text} (reported by the agents of all nodes)", "")
-        if before is None or (before.kind, before.ranks) != (verdict.kind, verdict.ranks):
+        if previous is None or (previous.kind, previous.ranks) != (verdict.kind, verdict.ranks):
             self._view.report_stall(reported, is_new=True)
         return reported
 
-    def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
+    def _with_current_lines(self, world: WorldSnapshot) -> VerdictGiven | None:
         """Return the verdict with its current lines of code and age."""
         event = self._verdict
         if event is None or not event.verdict.roll.standings.keys() <= world.ranks.keys():
@@ -147,11 +148,12 @@ class WatchSession:
             return False
         if self._ended_at is None:
             self._ended_at = time.monotonic()
-        may_go_on = self._was_live and lives != {RankLife.FINISHED}
-        return not may_go_on or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_VERDICT_S)
+        may_restart = self._was_live and lives != {RankLife.FINISHED}
+        return not may_restart or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_VERDICT_S)
 
     def _report_end(self, world: WorldSnapshot) -> None:
-        self._view.report(f"the job has ended: {'; '.join(fates(world.in_order))}")
+        what = "recording is off, and the job may go on" if world.switched_off_ns else "the job has ended"
+        self._view.report(f"{what}: {'; '.join(fates(world.in_order))}")
         if any(life_in(view) is not RankLife.FINISHED for view in world.ranks.values()):
             label = run_label(world.run)
             self._view.report(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 from rich.text import Text
 
-from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
+from otel_torchdist.cli.output.rank_table import rank_table, rows_at_terminal, state_clauses
 from otel_torchdist.cli.output.terminal import Alarm, redraw, stall_panel
 from otel_torchdist.cli.watch.passive import Observation, Rates
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.naming import name_ranks, run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.show.live.ranks import OVER, RankRow, RankState
 
 MIN_LATE: Final = 0.05
@@ -79,13 +80,13 @@ class Screen:
         return min((shown.row.step for shown in self.rows), default=0)
 
     @property
-    def unseen(self) -> str:
-        """A clause about ranks without a tape here; '' if there are none."""
+    def without_tape(self) -> str:
+        """Names the ranks without a tape on this node: `rank 3 has no tape on this node`; '' if there are none."""
         with_tape = {row.row.rank for row in self.rows}
-        unseen = [rank for rank in range(self.world_size) if rank not in with_tape]
-        if not unseen:
+        without_tape = [rank for rank in range(self.world_size) if rank not in with_tape]
+        if not without_tape:
             return ""
-        return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"
+        return f"{name_ranks(without_tape)} {'has' if len(without_tape) == 1 else 'have'} no tape on this node"
 
 
 class View(Protocol):
@@ -105,7 +106,7 @@ class View(Protocol):
 
 
 def screen_of(observation: Observation, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
-    """Build the screen for a pass, with the verdict on the ongoing stall."""
+    """Build the screen for an observation, with the verdict on the ongoing stall."""
     rows = [
         WatchRow(row, observation.rates[row.rank], observation.late.get(row.rank, 0.0))
         for row in rows_at_terminal(observation.world, verdict, threshold_s)
@@ -154,12 +155,26 @@ class LiveView(View):
             self._progress.update(self._task, total=screen.training.steps, completed=screen.step)
             line = Text(f"training: {screen.training.last or _STARTING}", style="dim")
             parts += [self._progress.get_renderable(), line]
-        # The terminal prints ^C behind the last line. If the line were full, ^C would wrap and shift the next screen.
-        parts.append(Text(screen.unseen, style="dim"))
+        # The terminal prints ^C after the last line. If the line were full, ^C would wrap and shift the next screen.
+        parts.append(Text(screen.without_tape, style="dim"))
         redraw(self._live, Group(*parts))
 
 
-def _headline(screen: Screen, directory: Path) -> Text:
+def still_of(screen: Screen, place: str, width: int) -> Group:
+    """Return the table of one moment, with the stall above it.
+
+    Args:
+        screen: The job at that moment.
+        place: Path of its job directory or bundle.
+        width: Columns.
+    """
+    parts: list[RenderableType] = [_headline(screen, place)]
+    if screen.alarm is not None:
+        parts.append(stall_panel(screen.alarm))
+    return Group(*parts, _table(screen, width), Text(screen.without_tape, style="dim"))
+
+
+def _headline(screen: Screen, directory: Path | str) -> Text:
     run = Text(f"run {screen.run}" if screen.run else "run not known yet", style="bold")
     return run.append(f"  {len(screen.rows)} of {screen.world_size} ranks  {directory}", style="not bold dim")
 
@@ -190,7 +205,7 @@ class PlainView(View):
     def __init__(self, console: Console) -> None:
         """Write to `console`."""
         self._console = console
-        self._shown: float | None = None
+        self._summarized_at: float | None = None
 
     def report(self, text: str) -> None:
         """See `View`."""
@@ -207,10 +222,10 @@ class PlainView(View):
         for line in screen.training.new if screen.training is not None else ():
             self.report(f"training: {line}")
         now = time.monotonic()
-        if self._shown is not None and now - self._shown < SUMMARY_EVERY_S:
+        if self._summarized_at is not None and now - self._summarized_at < SUMMARY_EVERY_S:
             return
-        self._shown = now
-        self.report("; ".join([*_pace(screen), *crowds_at_terminal(row.row for row in screen.rows), *_late(screen)]))
+        self._summarized_at = now
+        self.report("; ".join([*_pace(screen), *state_clauses(row.row for row in screen.rows), *_late(screen)]))
 
 
 def _pace(screen: Screen) -> Iterator[str]:
@@ -225,5 +240,7 @@ def _pace(screen: Screen) -> Iterator[str]:
 
 def _late(screen: Screen) -> Iterator[str]:
     return (
-        f"the others lose {shown.late:.0%} to rank {shown.row.rank}" for shown in screen.rows if shown.late >= MIN_LATE
+        f"the other ranks lose {shown.late:.0%} of their time to rank {shown.row.rank}"
+        for shown in screen.rows
+        if shown.late >= MIN_LATE
     )

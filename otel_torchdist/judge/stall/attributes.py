@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import AttributeValue
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.reports.finding import AttributeValue
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.telemetry import semconv
 
 Attributes = dict[str, AttributeValue]
+
+MAX_LISTED: Final = 64
+"""Upper bound on the entries of a list. Each marker repeats the verdict, so unbounded lists would grow with the square
+of the number of ranks."""
+
+
+def listed(entries: Sequence[str]) -> list[str]:
+    """Return the first `MAX_LISTED` entries, and an entry with the number of the others."""
+    others = len(entries) - MAX_LISTED
+    return [*entries] if others <= 0 else [*entries[:MAX_LISTED], f"{others} more"]
 
 
 def of_mismatch(mismatch: Mismatch) -> Attributes:
@@ -17,7 +30,7 @@ def of_mismatch(mismatch: Mismatch) -> Attributes:
     return {
         semconv.MISMATCH_FIELD: mismatch.field.value,
         semconv.MISMATCH_SEQUENCE: mismatch.operation_id.sequence,
-        semconv.MISMATCH_VALUES: [f"{compress_ranks(ranks)}: {text}" for text, ranks in mismatch.parties],
+        semconv.MISMATCH_VALUES: listed([f"{compress_ranks(ranks)}: {text}" for text, ranks in mismatch.parties]),
     }
 
 

@@ -1,4 +1,4 @@
-"""The detector's reports, as data."""
+"""The events of the detector, its interface to other agents, and its view of each run, as frozen data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.judge.verdict.rules import Wait
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
-from otel_torchdist.model.finding import Finding, FindingOver, Incident, LinkTarget
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.rank_state.rescue import Rescue
+from otel_torchdist.model.reports.finding import Finding, FindingOver
+from otel_torchdist.model.reports.incident import Incident, LinkTarget
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.telemetry import semconv
 
 
@@ -151,7 +152,7 @@ class IncidentResolved:
     """An incident is over.
 
     Attributes:
-        outcome: The way it ended.
+        outcome: How it ended.
         epoch: As in `VerdictGiven`.
         epoch_before: As in `VerdictGiven`.
         verdict: The last verdict.
@@ -190,6 +191,19 @@ class TimeoutShort:
     needed_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecordingSwitchedOff:
+    """Recording was switched off in a rank of a run, so that nothing more is judged.
+
+    Attributes:
+        run: 128-bit id.
+        at_wall_ns: When, in nanoseconds since the epoch.
+    """
+
+    run: int
+    at_wall_ns: int
+
+
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -198,6 +212,7 @@ Event: TypeAlias = (
     | IncidentHandedOver
     | IncidentResolved
     | TimeoutShort
+    | RecordingSwitchedOff
     | Finding
     | FindingOver
     | ArrivalsCompared
@@ -229,10 +244,12 @@ class Leads:
     Attributes:
         world: All ranks seen by any agent.
         agent_id: This agent's id; see `Incident`.
+        off_wall_ns: When recording was switched off on some node, in ns since the epoch; 0 if it was not.
     """
 
     world: WorldSnapshot
     agent_id: int = 0
+    off_wall_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +258,17 @@ class Follows:
 
     Attributes:
         ruling: Its ruling on the ongoing stall; None if there is none.
-        is_hurried: Whether it polls at short intervals.
+        is_hurried: Whether that agent makes passes at short intervals.
         judge: The judging agent.
         rescues: Progress of the rescue by rank, as last reported by the judging agent; empty if none has begun.
+        off_wall_ns: As in `Leads`.
     """
 
     ruling: Ruling | None
     is_hurried: bool = False
     judge: JudgingAgent = field(default=JudgingAgent("", ""), compare=False)
     rescues: Mapping[int, Rescue] = field(default_factory=dict[int, Rescue])
+    off_wall_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +321,11 @@ class RunSeen:
         ruling: The latest ruling on the ongoing stall by the judging agent; None if there is none.
         verdict: This agent's verdict behind the ruling; None if there is none.
         judge: The judging agent; None if it is this one.
+        final: This agent's ruling on the last stall, if its ranks ended in it; None otherwise.
     """
 
     world: WorldSnapshot
     ruling: Ruling | None
     verdict: Verdict | None
     judge: JudgingAgent | None
+    final: Ruling | None = None

@@ -9,9 +9,9 @@ from otel_torchdist.judge.stall.events import (
     Event,
     JudgingAgent,
     MarkerDue,
+    RecordingSwitchedOff,
     Ruling,
     RunSeen,
-    TimeoutShort,
     VerdictGiven,
 )
 from otel_torchdist.judge.stall.findings.idle import IdleFinder
@@ -19,25 +19,28 @@ from otel_torchdist.judge.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.judge.stall.findings.watch import FindingWatch, LastingFinder
 from otel_torchdist.judge.stall.incidents.ages import MarkerClock, WaitAges
 from otel_torchdist.judge.stall.incidents.incident import RunIncident, run_of
-from otel_torchdist.judge.stall.incidents.stacks import EarlyStacks, Sight
+from otel_torchdist.judge.stall.incidents.stacks import EarlyStacks, SnapshotTimes
+from otel_torchdist.judge.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.judge.verdict.compiling import CompileExcuses
-from otel_torchdist.judge.verdict.giving_up import backend_of, ends_waits
+from otel_torchdist.judge.verdict.earlier_verdict import awaits_ends, is_being_ended, outcome_of, timed_out_ns
 from otel_torchdist.judge.verdict.past.last_moment import find_hung
 from otel_torchdist.judge.verdict.roll_call import GONE
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.rules import StallRules, Wait, expects, is_expected, waits_of
-from otel_torchdist.judge.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict, locate
-from otel_torchdist.model.calls import Channel, GroupView, OperationId
-from otel_torchdist.model.finding import JudgedWorld
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.rank_state.rescue import Rescue
+from otel_torchdist.model.reports.finding import JudgedWorld
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.requests.commands import FAILURE as ABORTED
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """Time in ns before the threshold at which other agents are asked for their ranks, so that they answer in time."""
+REPORTS_SWITCH_NS: Final = 5_000_000_000
+"""Time in ns for which an agent stays after recording was switched off, so that the agents of other nodes hear of it:
+their ranks may wait for ranks of this node, and nobody would know why."""
 
 
 class RunWatch:
@@ -46,10 +49,12 @@ class RunWatch:
     Attributes:
         agent_id: Id of this agent among the agents of the run; 0 if it is the only one.
         judging_agent: The judging agent; None if it is this one.
+        off_elsewhere_wall_ns: When recording was switched off on a node whose agent may have left, in ns since the
+            epoch; 0 if it was not.
     """
 
     def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
-        """Watch by these rules; see `Numbering` for `watching_since_ns`."""
+        """Watch a run by these rules; see `Numbering` for `watching_since_ns`."""
         self._rules = rules
         self._ages = WaitAges(rules)
         self._incident = RunIncident(rules.threshold_ns, watching_since_ns)
@@ -59,12 +64,18 @@ class RunWatch:
         self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
-        self._lasting: tuple[LastingFinder, ...] = (TroubleFinder(rules.threshold_ns), IdleFinder(rules.idle_ns))
+        self._lasting: tuple[LastingFinder, ...] = (
+            TroubleFinder(rules.threshold_ns),
+            IdleFinder(rules.idle_ns),
+        )
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
-        self._sight = Sight()
+        self._times = SnapshotTimes()
         self._is_near = False
-        self._over_ns = 0
+        self._resolved_ns = 0
+        self._is_switched_off = False
+        self._reports_switch_until_ns = 0
+        self.off_elsewhere_wall_ns = 0
         self.agent_id = 0
         self.judging_agent: JudgingAgent | None = None
         self.rescues_elsewhere: Mapping[int, Rescue] = {}
@@ -84,7 +95,7 @@ class RunWatch:
         """The run as of the last pass; None before the first."""
         if self._world is None:
             return None
-        return RunSeen(self._world, self.current, self._incident.given, self.judging_agent)
+        return RunSeen(self._world, self.current, self._incident.given, self.judging_agent, self._incident.final)
 
     @property
     def own_nonces(self) -> frozenset[int]:
@@ -122,10 +133,12 @@ class RunWatch:
         """Whether, with no tape of this node in use, a verdict is still pending or a rank's process still running."""
         views = self._world.ranks.values() if self._world is not None else ()
         is_dying = any(view.alive and not view.is_remote and view.state is TapeState.RUNNING for view in views)
-        return self.is_hurried or is_dying
+        return self.is_hurried or (is_dying and not self._is_switched_off)
 
     def suspects_stall(self, world: WorldSnapshot) -> bool:
         """Return whether a stall is ongoing or near, or a rank has ended, by this snapshot of some ranks."""
+        if self._is_switched_off:
+            return self.is_concluding(world)  # hurried agents hear of the switch at once
         is_ongoing = self._incident.given is not None
         if self.is_concluding(world) or is_ongoing or any(view.is_dead for view in world.ranks.values()):
             return True
@@ -134,30 +147,36 @@ class RunWatch:
         return any(self._rules.is_stalled(wait, self._ages.age_ns(wait, world) + early_ns) for wait in waits)
 
     def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
-        """Return whether the ranks of this node are over but comparisons are not; see `FindingWatch`."""
+        """Return whether all ranks of this node have ended, but are still compared; see `FindingWatch`."""
         self._local = local or self._local
+        if self._is_switched_off:
+            return self._local is not None and self._local.taken_ns < self._reports_switch_until_ns
         return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare all remaining data and report the findings."""
+        if self._is_switched_off:
+            return []
         return [*self._findings.conclude(self._judged(world))] if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
 
         Args:
-            world: The ranks seen from here.
+            world: The ranks seen by this agent.
             ruling: The judging agent's ruling.
         """
+        if self._is_switched_off or world.switched_off_ns or self.off_elsewhere_wall_ns:
+            return self._leave_unjudged(world)
         events = self._incident.hear(ruling, world.taken_ns)
-        self._sight.note(world.taken_ns)
+        self._times.note(world.taken_ns)
         waits = waits_of(world)
         self._ages.observe(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._ages.age_ns(wait, world))]
             at_once = ruling.kind is not None and ruling.kind.traits.is_final
-            here = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
-            due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
+            at_root = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
+            due = self._markers.due(stalled, world.taken_ns, self._without_marker(at_root))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             self._findings.leave_to_another(world)
@@ -167,11 +186,13 @@ class RunWatch:
 
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
+        if self._is_switched_off or world.switched_off_ns or self.off_elsewhere_wall_ns:
+            return self._leave_unjudged(world)
         short = self._timeouts.check(world)
         for timeout in short:
             self._early.precede(timeout.group.name.timeout_ms * 1_000_000)
         events: list[Event] = [*short]
-        self._sight.note(world.taken_ns)
+        self._times.note(world.taken_ns)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)
         world = self._ages.with_announcements(world)
@@ -218,19 +239,31 @@ class RunWatch:
         self._remember(world, waits)
         return events
 
+    def _leave_unjudged(self, world: WorldSnapshot) -> list[Event]:
+        """Judge nothing: recording is switched off in a rank. The agent that has seen it may not answer any more."""
+        events: list[Event] = []
+        if not self._is_switched_off:
+            self._is_switched_off = True
+            self._reports_switch_until_ns = world.taken_ns + REPORTS_SWITCH_NS
+            self._incident.drop_pending()
+            events += self.lose_sight()
+            events.append(RecordingSwitchedOff(world.run, world.switched_off_wall_ns or self.off_elsewhere_wall_ns))
+        self._remember(world, [])
+        return events
+
     def _report_given_up(self, world: WorldSnapshot) -> list[Event]:
-        """Report the waits that ranks gave up before the threshold immediately, since they explain the ends."""
+        """Report waits that ranks gave up, even before the threshold, because they explain why the ranks ended."""
         hung = find_hung(world, self._rules.threshold_ns) if not self._roots.is_death_reported else None
         if hung is None:
             return []
         self._roots.mark_death_reported()
-        if self._incident.given is not None or hung.given_up[0].at_ns <= self._over_ns:
+        if self._incident.given is not None or hung.given_up[0].at_ns <= self._resolved_ns:
             return []
         return [self._note(self._incident.give_at_once(hung.verdict, hung.world, self.agent_id))]
 
     def _resolve(self, world: WorldSnapshot, given: Verdict, is_ended: bool) -> Event:
         at_ns = timed_out_ns(world, given)
-        self._over_ns = world.taken_ns
+        self._resolved_ns = world.taken_ns
         if at_ns is not None:
             return self._incident.resolve(world, Outcome.FAILED, at_ns)
         return self._incident.resolve(world, Outcome.RANKS_ENDED if is_ended else outcome_of(world, given))
@@ -238,11 +271,20 @@ class RunWatch:
     def _judged(self, world: WorldSnapshot) -> JudgedWorld:
         return JudgedWorld(world, run_of(world), self.agent_id)
 
-    def lose_sight(self) -> list[Event]:
-        """End the incident, because the run's tapes are gone or now belong to another run."""
-        if self._incident.given is None or self._world is None:
+    def lose_sight(self, others: Iterable[WorldSnapshot] = ()) -> list[Event]:
+        """End the incident, because the run's tapes are gone or now belong to another run.
+
+        Args:
+            others: The other runs. While ranks create their first group, they have no run id; with it, they are in one.
+        """
+        given, world = self._incident.given, self._world
+        if given is None or world is None:
             return []
-        return [self._incident.resolve(self._world, Outcome.OUT_OF_SIGHT)]
+        waiting = {world.ranks[rank].nonce for rank in given.roll.waits if rank in world.ranks}
+        with_them = (other for other in others if waiting <= {view.nonce for view in other.ranks.values()})
+        successor = next(with_them, None) if waiting else None
+        outcome = outcome_of(successor, given) if successor is not None else Outcome.OUT_OF_SIGHT
+        return [self._incident.resolve(world, outcome)]
 
     def _remember(self, world: WorldSnapshot, waits: list[Wait]) -> None:
         self._markers.forget_all_but(waits)
@@ -251,8 +293,8 @@ class RunWatch:
         self._world = world
 
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
-        """Count waits that were expected to be long only from the last pass in which they were expected."""
-        expected = self._ages.once_expected(waits)
+        """Restart the ages of expected waits, so that they count from the last pass in which they were expected."""
+        expected = self._ages.still_expected(waits)
         cause = self._roots.find(world, expected, None) if expected else None
         if cause is not None and is_expected(world, cause):
             self._ages.spare(expected, world)
@@ -260,7 +302,7 @@ class RunWatch:
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
         """Advance the incident: request stacks, wait for them, give the verdict."""
         incident, oldest_ns = self._incident, self._ages.oldest_ns(stalled, world)
-        events, occasion = incident.prepare(world, self._sight, verdict, stalled, oldest_ns or 0, self.agent_id)
+        events, occasion = incident.prepare(world, self._times, verdict, stalled, oldest_ns or 0, self.agent_id)
         if occasion is None:
             return events
         if incident.given is None and self._compiling.excuse(world, verdict, oldest_ns):
@@ -274,7 +316,7 @@ class RunWatch:
         return [self._note(given) for given in self._incident.last_words(world, self._world)]
 
     def _note(self, given: VerdictGiven) -> VerdictGiven:
-        """Remember that a verdict has explained deaths, the exceptions of all members, or a finding."""
+        """Record that a verdict has explained deaths, the exceptions of all members, or a finding, and return it."""
         self._findings.explained(given.verdict)
         members = [given.world.ranks[rank] for rank in given.verdict.roll.standings if rank in given.world.ranks]
         has_deaths = given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(*GONE)
@@ -296,7 +338,7 @@ class RunWatch:
 
     def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
         """Return waits of this node's ranks that have no marker and are not ignored."""
-        mine = [wait for wait in waits if not wait.view.is_remote and not self._rules.is_left_alone(wait)]
+        mine = [wait for wait in waits if not wait.view.is_remote and not self._rules.is_ignored(wait)]
         return [wait for wait in mine if not self._markers.has_marked(wait)]
 
 
@@ -306,37 +348,3 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
 
 def _is_waited_for(waits: Iterable[Wait], operation_id: OperationId) -> bool:
     return any(wait.operation.operation_id == operation_id for wait in waits)
-
-
-# --- short timeouts ---------------------------------------------------------------------------------------------------
-# Warns of groups whose backend may end a stall before it is reported and acted on.
-
-
-class ShortTimeouts:
-    """Checks the groups of one run until the first timeout that is too short."""
-
-    def __init__(self, needed_ns: int) -> None:
-        """Report timeouts no longer than `needed_ns`."""
-        self._needed_ns = needed_ns
-        self._seen: dict[int, Mapping[str, GroupView]] = {}
-        self._has_reported = False
-
-    def check(self, world: WorldSnapshot) -> list[TimeoutShort]:
-        """Check the groups that are new since the last pass."""
-        if self._has_reported:
-            return []
-        for view in world.ranks.values():
-            if self._seen.get(view.nonce) is view.groups:  # a new group makes a new mapping
-                continue
-            self._seen[view.nonce] = view.groups
-            short = [group for group in view.groups.values() if self._is_short(group)]
-            if short:
-                self._has_reported = True
-                self._seen.clear()
-                group = min(short, key=lambda group: group.name.timeout_ms)
-                return [TimeoutShort(world.run, group, backend_of(group.name), self._needed_ns)]
-        return []
-
-    def _is_short(self, group: GroupView) -> bool:
-        name = group.name
-        return 0 < name.timeout_ms * 1_000_000 <= self._needed_ns and ends_waits(name.at_timeout)

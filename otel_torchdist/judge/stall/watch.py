@@ -60,20 +60,20 @@ class StallWatch:
         self._peer_agents = peer_agents
         self._deaths = deaths
         self._followers: dict[int, TapeFollower] = {}
-        self._neighbours: set[int] = set()
+        self._neighbors: set[int] = set()
         self._detector: Detector | None = None
         self.failed: dict[int, Exception] = {}
 
-    def follow(self, reader: TapeReader, is_new: bool = False, is_neighbour: bool = False) -> None:
+    def follow(self, reader: TapeReader, is_new: bool = False, is_neighbor: bool = False) -> None:
         """Follow a tape. Pass every batch from its first poll on to `observe`.
 
         Args:
             reader: The tape.
             is_new: Whether no agent may have read it before.
-            is_neighbour: Whether another agent judges its run.
+            is_neighbor: Whether another agent judges its run.
         """
-        if is_neighbour:
-            self._neighbours.add(reader.identity.nonce)
+        if is_neighbor:
+            self._neighbors.add(reader.identity.nonce)
         if self._deaths is not None:
             self._deaths.follow(reader.path, reader.identity, reader.owner)
         self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new, self._machine)
@@ -81,7 +81,7 @@ class StallWatch:
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""
         self._followers.pop(nonce, None)
-        self._neighbours.discard(nonce)
+        self._neighbors.discard(nonce)
         if self._deaths is not None:
             self._deaths.forget(nonce)
 
@@ -90,7 +90,7 @@ class StallWatch:
         return self._followers[nonce].channels
 
     def observe(self, nonce: int, batch: Batch) -> None:
-        """Process the batch of one poll of a followed tape."""
+        """Process the batch of records from one poll of a followed tape."""
         self._followers[nonce].observe(batch)
 
     @property
@@ -105,7 +105,7 @@ class StallWatch:
 
     @property
     def is_concluding(self) -> bool:
-        """Whether comparisons continue after this node's ranks; see `Detector`."""
+        """Whether the ranks of this node have ended, but are still compared with other nodes; see `Detector`."""
         return self._detector is not None and self._detector.is_concluding
 
     @property
@@ -128,7 +128,7 @@ class StallWatch:
             self._detector = Detector(self._rules, now_ns, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_check = is_last
-        events = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns, self._neighbours), is_last)
+        events = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns, self._neighbors), is_last)
         self.failed = {nonce: tape.failure for nonce, tape in self._followers.items() if tape.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
@@ -207,7 +207,7 @@ class Detector:
 
     @property
     def is_concluding(self) -> bool:
-        """Whether this node's ranks are over, but are still compared with ranks of other nodes."""
+        """Whether the ranks of this node have ended, but are still compared with ranks of other nodes."""
         return any(run.is_concluding() for run in self._runs.values())
 
     @property
@@ -226,7 +226,8 @@ class Detector:
         seen: set[_Key] = set()
         self._undecided = False
         self.failed = []
-        for world in worlds:
+        present = list(worlds)
+        for world in present:
             seen.add((world.source, world.is_foreign, world.run))
             try:
                 events += self._process_run(world, is_last)
@@ -235,10 +236,10 @@ class Detector:
             self._processed_ns = world.taken_ns
         for key in self._runs.keys() - seen:
             _, is_foreign, run = key
-            events += self._runs.pop(key).lose_sight()
+            events += self._runs.pop(key).lose_sight(present)
             if self._peer_agents is not None and not is_foreign:
                 self._peer_agents.publish(run, None)
-            # If the run's tapes come back, its earlier reports are forgotten.
+            # Earlier reports are forgotten. If the run's tapes come back, they are numbered as after a takeover.
             self._watching_since_ns = self._processed_ns
         return events
 
@@ -277,10 +278,11 @@ class Detector:
             case Follows():
                 self._undecided |= role.is_hurried
                 watch.agent_id, watch.judging_agent = min(world.ranks), role.judge
-                watch.rescues_elsewhere = role.rescues
+                watch.rescues_elsewhere, watch.off_elsewhere_wall_ns = role.rescues, role.off_wall_ns
                 return watch.follow(world, role.ruling)
             case Leads():
                 watch.agent_id, watch.judging_agent = role.agent_id, None
+                watch.off_elsewhere_wall_ns = role.off_wall_ns
                 events = watch.judge(role.world)
                 events += watch.conclude(role.world) if is_last else []
                 peer_agents.publish(world.run, watch.ruling)

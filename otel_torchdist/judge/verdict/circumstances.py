@@ -1,6 +1,6 @@
-"""Context of a stalled operation: the checkpoints its ranks are in, and chains of waits behind other waits.
+"""Context of a stalled operation: the checkpoints that its ranks are in, and the waits in other worlds behind it.
 
-It adds to the sentence and can grant patience, but never decides which rank is named.
+This context adds to the sentence and can delay the report, but never decides which rank is named.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 from otel_torchdist.judge.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import MemberRank
-from otel_torchdist.model.occupations import CheckpointView
+from otel_torchdist.model.rank_state.occupations import CheckpointView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import MemberRank
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 # The current checkpoint of a rank is stated in the sentence, and delays the report.
@@ -68,9 +68,9 @@ def takes_its_usual_time(checkpoint: CheckpointView | None, now_ns: int) -> bool
 
 
 # --- waits behind waits -----------------------------------------------------------------------------------------------
-# Chains of waits that cross the worlds of a process. For example, a trainer waits for its engine in one world, while
-# other ranks wait for the trainer in another world. A verdict is about one operation; the chain shows that the waits in
-# both worlds are one incident.
+# Chains of waits across the worlds of a process. For example, a trainer waits for its engine in one world, while other
+# ranks wait for the trainer in another world. A verdict is about one operation; the chain shows that the waits in both
+# worlds are one incident.
 
 
 MAX_BEHIND: Final = 3
@@ -79,7 +79,7 @@ MAX_BEHIND: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class WaitBehind:
-    """Ranks that wait in one operation for other ranks.
+    """One link of a chain of waits: ranks that wait in one operation for other ranks.
 
     Attributes:
         ranks: Ascending.
@@ -111,26 +111,26 @@ def waits_behind(world: WorldSnapshot, roll: RollCall, ranks: Collection[int]) -
         return ()
     chain = [_behind(waiting, tuple(sorted(ranks)), roll.operation_id)]
     chain += _further(world, {*waiting}, roll.operation_id)
-    met = {rank for link in chain for rank in (*link.ranks, *link.for_ranks)}
-    is_across = any(isinstance(rank, MemberRank) for rank in met) and len(chain) > 1
+    involved = {rank for link in chain for rank in (*link.ranks, *link.for_ranks)}
+    is_across = any(isinstance(rank, MemberRank) for rank in involved) and len(chain) > 1
     return tuple(chain[:MAX_BEHIND]) if is_across else ()
 
 
-def _further(world: WorldSnapshot, held: set[int], known: OperationId) -> Iterator[WaitBehind]:
-    left = {
-        operation_id: open_there
-        for operation_id, open_there in open_by_operation(world).items()
-        if operation_id != known
+def _further(world: WorldSnapshot, held: set[int], root: OperationId) -> Iterator[WaitBehind]:
+    remaining = {
+        operation_id: open_operations
+        for operation_id, open_operations in open_by_operation(world).items()
+        if operation_id != root
     }
-    while left:
-        for operation_id, here in sorted(left.items()):
-            roll = call_roll(world, operation_id, here)
+    while remaining:
+        for operation_id, open_operations in sorted(remaining.items()):
+            roll = call_roll(world, operation_id, open_operations)
             behind = {
                 rank: operation for rank, operation in roll.waits.items() if world.ranks[rank].waits_in(operation)
             }
             absent = tuple(sorted(held & {*roll.ranks(Standing.ABSENT)}))
             if behind and absent and not held & behind.keys():
-                del left[operation_id]
+                del remaining[operation_id]
                 held |= behind.keys()
                 yield _behind(behind, absent, operation_id)
                 break

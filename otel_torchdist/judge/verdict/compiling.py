@@ -10,9 +10,9 @@ from typing import Final
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.code_owner import FrameOwner, owner_of
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 COMPILE_NS: Final = 600_000_000_000
 """Maximum time in ns for which others may wait for a compiling rank."""
@@ -22,14 +22,14 @@ MIN_EXTRA_NS: Final = 60_000_000_000
 """Minimum time in ns granted beyond the longest observed compilation at a line, because the end of a compilation is not
 observed."""
 GRACE_THRESHOLDS: Final = 2
-"""Time granted to a rank after it was last seen compiling, as a multiple of the threshold. The time that waiting ranks
-took from their last call to their wait is added. During the first threshold, the rank may still be compiling."""
+"""Time granted to a rank after it was last seen compiling, as a multiple of the threshold, in addition to the time that
+waiting ranks took from their last call to their wait. During the first threshold, the rank may still be compiling."""
 MAX_WAITS: Final = 64
 MAX_LINES: Final = 1_024
 MAX_OF_LINE: Final = 64
 
 # Modules that run only during compilation, and functions of modules that also run in the steady state of a compiled
-# model. The pattern must match single frames: a stack may be deeper than the part that a rank writes down.
+# model. The pattern must match single frames, because a rank writes only the innermost frames of a deep stack.
 _COMPILER: Final = re.compile(
     r"/torch/_dynamo/(convert_frame|symbolic_convert|output_graph|codegen|bytecode_\w+|side_effects)\.py:"
     r"|/torch/_dynamo/(variables/|backends/(common|registry)\.py:)"
@@ -101,7 +101,10 @@ class _ExcusedWait:
 
 
 class CompileExcuses:
-    """The excuses of one run's ranks: `COMPILE_NS` for a first compilation, later a multiple of its duration."""
+    """Decides which ranks of a run are excused because they compile, and for how long.
+
+    The limit is `COMPILE_NS` for a first compilation, and a multiple of its duration for later ones.
+    """
 
     def __init__(self, threshold_ns: int) -> None:
         self._threshold_ns = threshold_ns
@@ -112,9 +115,9 @@ class CompileExcuses:
 
     def note(self, world: WorldSnapshot) -> None:
         """Record which ranks compile, judged by stacks newer than the compiling thread's last call."""
-        here = {view.nonce for view in world.ranks.values()}
-        self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in here}
-        self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
+        nonces = {view.nonce for view in world.ranks.values()}
+        self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in nonces}
+        self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in nonces}
         for view in world.ranks.values():
             asked_ns = view.stacks.asked_ns if view.stacks is not None and view.stacks.threads is not None else 0
             read_ns = self._read_ns.get(view.nonce, 0)

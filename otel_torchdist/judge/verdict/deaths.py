@@ -24,13 +24,14 @@ from typing import Final
 from otel_torchdist.judge.verdict.giving_up import timed_out, timeout_passed, went_on_after
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, How, TapeState
+from otel_torchdist.model.rank_state.lives import RAY
 from otel_torchdist.model.snapshot import RankView
 
 OTHER_NODE_NS: Final = 5_000_000
 """Lower bound in ns on the error when clocks of two nodes are compared."""
 LIVED_ON_NS: Final = 5_000_000_000
-"""Time in ns within which a common cause ends all ranks, on any node. Launchers wait longer before
-SIGKILL, except mpirun (1 s)."""
+"""Time in ns within which a common cause ends all ranks, on any node. Launchers other than mpirun (1 s) wait longer
+between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,17 @@ class Ends:
         return {status for status in recorded if status is not None}
 
     @cached_property
-    def has_own_end(self) -> bool:
+    def has_exit_after_failure(self) -> bool:
         """Whether a rank exited by itself after an operation had failed."""
         return any(map(has_left_by_itself, self.dead))
 
     @cached_property
-    def has_lost_one(self) -> bool:
+    def has_clean_exit(self) -> bool:
         """Whether a rank has exited without an error. Its exit may have ended ranks that needed it."""
         return len(self.living) + len(self.dead) < len(self.views)
 
     @cached_property
-    def heads(self) -> list[RankView]:
+    def possibly_first(self) -> list[RankView]:
         """The dead ranks that may have died first: no other rank is known to have ended before them.
 
         Interrupted ranks are left out, unless all are interrupted.
@@ -85,13 +86,13 @@ class Ends:
                 ended.setdefault(_node(view), died_ns(view))
         blur_ns = max(map(_blur_ns, suspects))
         surely_ns = died_ns(suspects[0]) + blur_ns
-        heads = [
+        possibly_first = [
             view
             for view in suspects
             if last_sign_ns(view) <= surely_ns and (not is_exact(view) or self.gone_ns(view) <= ended[_node(view)])
         ]
         # The first dead rank must have been gone when the first operation failed.
-        return [view for view in heads if last_sign_ns(view) <= self._interrupted_ns] or heads
+        return [view for view in possibly_first if last_sign_ns(view) <= self._interrupted_ns] or possibly_first
 
     @cached_property
     def _interrupted_ns(self) -> float:
@@ -133,11 +134,14 @@ class Ends:
 
     def is_first_of_all(self, view: RankView) -> bool:
         """Return whether all other ranks are known to have ended after this rank."""
-        return all(other is view or self._is_after(other, view) for other in self.dead)
+        return all(other is view or self.is_after(other, view) for other in self.dead)
 
     def is_first_to_fall_silent(self, view: RankView) -> bool:
-        """Return whether all ranks whose end is no consequence showed a sign of life after this rank's end."""
-        others = [other for other in self.dead if other is not view and not self.kinds[other.rank].proves.follows_soon]
+        """Return whether all other dead ranks showed a sign of life after this rank's end.
+
+        Ranks whose kind of end `follows_soon` do not count.
+        """
+        others = [other for other in self.dead if other is not view and not self.kinds[other.rank].traits.follows_soon]
         return all(last_sign_ns(other) > died_ns(view) for other in others) and not self.is_another_dying(view)
 
     def is_another_dying(self, view: RankView) -> bool:
@@ -157,7 +161,8 @@ class Ends:
         failed = interrupted_operation(view)
         return failed is not None and (failed.record.completed_ns or 0) >= moment_ns
 
-    def _is_after(self, other: RankView, first: RankView) -> bool:
+    def is_after(self, other: RankView, first: RankView) -> bool:
+        """Return whether a rank is known to have ended after another one."""
         if is_exact(other) and is_exact(first) and _node(other) == _node(first):
             return died_ns(other) > died_ns(first)
         return last_sign_ns(other) > died_ns(first) + max(_blur_ns(other), _blur_ns(first))
@@ -195,14 +200,14 @@ def _blur_ns(view: RankView) -> int:
     return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
 
 
-# --- ways of ending ---------------------------------------------------------------------------------------------------
-# Classifies the ends of ranks by wait status and tape. Each kind of end has its evidence about the first death.
+# --- kinds of ends ---------------------------------------------------------------------------------------------------
+# Classifies the ends of ranks by wait status and tape. Each kind of end allows conclusions about the first death.
 
 
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that launchers, schedulers, terminals and people send first."""
-_HASTY: Final = frozenset({"raylet", "orted", "prted", "mpirun", "mpiexec", "orterun", "prterun"})
-"""Launchers that send SIGKILL immediately (Ray), or one second after SIGTERM (Open MPI). Other launchers wait 30 s."""
+_HASTY: Final = frozenset({RAY, "orted", "prted", "mpirun", "mpiexec", "orterun", "prterun"})
+"""Launchers that kill the other ranks immediately (Ray), or one second after SIGTERM (Open MPI). Others wait 30 s."""
 _HANDLED: Final = 128
 """Offset of exit codes: a program that handles a signal exits with 128 plus the signal number."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
@@ -217,7 +222,7 @@ class EndKind(enum.Enum):
     CRASHED = "crashed"
     """By a signal that a process only raises itself, which no other rank causes."""
     EXITED = "exited"
-    """By an exit during its work. A SIGTERM handler may also cause this."""
+    """By an exit during its work, possibly in a SIGTERM handler."""
     KILLED = "killed"
     """By SIGKILL from the kernel, a person, or a launcher that ends the remaining ranks."""
     ABORTED = "aborted"
@@ -234,7 +239,7 @@ class EndKind(enum.Enum):
     """After the backend's timeout. Other ranks, dead or alive, are the cause."""
 
     @property
-    def proves(self) -> EndTraits:
+    def traits(self) -> EndTraits:
         """The conclusions from this kind of end."""
         return _TRAITS[self]
 
@@ -298,7 +303,7 @@ def end_kind_of(view: RankView) -> EndKind:
         return EndKind.GAVE_UP
     if is_lost:
         return EndKind.LOST
-    if number == signal.SIGKILL:
+    if number == signal.SIGKILL or (view.death is not None and view.death.is_killed_by_ray):
         return EndKind.SWEPT if _is_launcher_hasty(view) and may_have_been_asked(view) else EndKind.KILLED
     if number == signal.SIGABRT and any(int(operation.record.flags) & _ON_DEVICE for operation in view.open):
         return EndKind.ABORTED
@@ -337,7 +342,7 @@ def has_left_by_itself(view: RankView) -> bool:
 def may_have_been_asked(view: RankView) -> bool:
     """Return whether a rank that exited or was killed may have received SIGTERM before, and outlived it."""
     death = view.death
-    return death is not None and (death.outlives_request or bool(death.stopped))
+    return death is not None and (death.survives_sigterm or bool(death.stopped))
 
 
 def died_ns(view: RankView) -> int:

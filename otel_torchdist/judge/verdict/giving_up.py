@@ -1,7 +1,7 @@
 """Ranks that gave up: a timeout of the backend or the program ended their wait, and then their process.
 
-The end of such a rank is a consequence of the wait. Ends that its launcher then causes are consequences too. Only the
-run just before the first rank gave up shows which ranks were absent.
+The end of such a rank is a consequence of the wait, and so are the ends that its launcher then causes. So the judge
+looks at the run just before the first rank gave up, which shows the ranks that were absent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 
 from otel_torchdist.model.calls import Channel, OperationView, Progress
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
-from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.names import AtTimeout, GroupName
+from otel_torchdist.model.rank_state.lives import Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 SETTLING_NS: Final = 500_000_000
@@ -126,7 +126,7 @@ HEARTBEAT_NS: Final = 1_500_000_000
 
 def _backend_of(operation: OperationView) -> str:
     if operation.record.kind is RecordKind.RENDEZVOUS:
-        return operation.name  # the timeout was its own, or its store's
+        return operation.name  # a timeout of the creation itself, or of its store
     return backend_of(operation.group.name) if operation.group is not None else "its backend"
 
 

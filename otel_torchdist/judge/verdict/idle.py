@@ -16,8 +16,8 @@ from otel_torchdist.judge.verdict.rules import expects
 from otel_torchdist.judge.world.places import FrameOwner, owner_of, user_frame
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import ThreadStack
 
 MIN_BUSY_SHARE: Final = 0.05
 """Minimum share of a core used by a busy rank. Polling for a file ten times a second takes 0.01."""
@@ -38,7 +38,7 @@ _SERVERS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IdlePlace:
-    """The place where a rank is idle.
+    """The line at which a rank is idle.
 
     Attributes:
         frame: The line of the user's code.
@@ -56,7 +56,7 @@ class Idle:
     Attributes:
         since_ns: When a rank last called an operation or stepped.
         usual_ns: The longest earlier gap between two calls of a rank.
-        places: By rank, the place where it is idle.
+        places: By rank, the line at which it is idle.
     """
 
     since_ns: int
@@ -83,7 +83,7 @@ def idle_of(world: WorldSnapshot, places: Mapping[int, IdlePlace]) -> Idle | Non
 
     Args:
         world: The snapshot.
-        places: By tape nonce, the place where a rank is idle; see `idle_place_of`.
+        places: By tape nonce, the line at which the rank is idle; see `idle_place_of`.
     """
     views = world.in_order
     members = {rank for view in views for group in view.groups.values() for rank in group.members}
@@ -117,17 +117,19 @@ def idle_place_of(view: RankView) -> IdlePlace | None:
 
 def _waits_for_request(thread: ThreadStack) -> bool:
     """Return whether the innermost library frames wait for input, a request or an event."""
-    asks = False
+    waits_for_input = False
     for frame in thread.frames:
         match owner_of(frame.file):
             case FrameOwner.STANDARD_LIBRARY:
-                asks = asks or bool(_STANDARD_WAITS.search(f"{frame.file}:{frame.function.rpartition('.')[2]}"))
+                waits_for_input = waits_for_input or bool(
+                    _STANDARD_WAITS.search(f"{frame.file}:{frame.function.rpartition('.')[2]}")
+                )
             case FrameOwner.PACKAGE:
-                return asks or bool(_SERVERS.search(frame.file))
+                return waits_for_input or bool(_SERVERS.search(frame.file))
             case FrameOwner.TORCH:
                 return False  # a DataLoader waits for its workers, not for input
             case FrameOwner.USER:
-                return asks
+                return waits_for_input
             case FrameOwner.OTEL_TORCHDIST:
                 continue
     return True  # no frame of the user's code is on the stack
@@ -135,6 +137,7 @@ def _waits_for_request(thread: ThreadStack) -> bool:
 
 def _called_by(thread: ThreadStack, frame: CallSiteName) -> str:
     """Return the library function called by a line."""
+    lines = [(called.file, called.line, called.function) for called in thread.frames]
     line = frame.file, frame.line, frame.function
-    at = next((at for at, one in enumerate(thread.frames) if (one.file, one.line, one.function) == line), 0)
-    return thread.frames[at - 1].function if at else ""
+    index = lines.index(line) if line in lines else 0
+    return thread.frames[index - 1].function if index else ""

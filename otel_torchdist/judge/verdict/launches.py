@@ -45,14 +45,14 @@ def address_of(roll: RollCall, rank: int) -> str:
     return operation.group.name.address if operation is not None and operation.group is not None else ""
 
 
-def has_no_seat(roll: RollCall, rank: int) -> bool:
+def is_beyond_world_size(roll: RollCall, rank: int) -> bool:
     """Return whether a rank number is too large for the world size of its launch."""
     return is_launch(roll) and roll.group is not None and rank >= len(roll.group.members)
 
 
-def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
+def beyond_world_size(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
     """Return the ranks that have waited for the threshold although their number exceeds the world size, ascending."""
-    waiting = [rank for rank in roll.ranks(Standing.WAITING) if has_no_seat(roll, rank)]
+    waiting = [rank for rank in roll.ranks(Standing.WAITING) if is_beyond_world_size(roll, rank)]
     return tuple(rank for rank in waiting if now_ns - since_of(roll.waits[rank]) >= threshold_ns)
 
 
@@ -67,13 +67,15 @@ def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]
         for rank, last in sorted(failed.items())
         if last.operation_id == roll.operation_id and last.record.how is How.FAILED
     }
-    at_fault = [rank for rank, last in failed.items() if last.record.blame is Blame.TAKEN or has_no_seat(roll, rank)]
+    at_fault = [
+        rank for rank, last in failed.items() if last.record.blame is Blame.TAKEN or is_beyond_world_size(roll, rank)
+    ]
     misled = [rank for rank, last in failed.items() if file_left_over(last)]
     if not at_fault and misled:
         first_ns = min(failed[rank].record.completed_ns or 0 for rank in misled)
         others = [view for view in ended if view.rank not in misled]
         # A connection to a dead rank's address fails in the same way.
-        at_fault = misled if all(view.life.reaches(first_ns) for view in others) else []
+        at_fault = misled if all(view.lifetime.reaches(first_ns) for view in others) else []
     return tuple(at_fault)
 
 

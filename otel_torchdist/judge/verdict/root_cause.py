@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from otel_torchdist.judge.verdict.earlier_verdict import has_failed_by_departure, is_canceled, names_departed
 from otel_torchdist.judge.verdict.first_death import first_death
 from otel_torchdist.judge.verdict.judging.judge import Judge
-from otel_torchdist.judge.verdict.rules import Wait, died_in, interrupted_by_deaths, is_expected, left_behind
-from otel_torchdist.judge.verdict.standing import has_failed_by_departure, is_cancelled, names_departed
+from otel_torchdist.judge.verdict.rules import Wait, blocked_by_deaths, died_in, interrupted_by_deaths, is_expected
 from otel_torchdist.judge.verdict.verdict import Verdict, urgency
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_CANDIDATES: Final = 64
 
@@ -46,7 +46,7 @@ class RootFinder:
         """
         deaths, of_dead = set[OperationId](), set[OperationId]()
         if not self._death_reported:
-            deaths = left_behind(world, _alive_at(world)) | interrupted_by_deaths(world)
+            deaths = blocked_by_deaths(world, _alive_at(world)) | interrupted_by_deaths(world)
             of_dead = died_in(world)
         is_over = not self._death_reported and not any(view.alive for view in world.ranks.values())
         if not stalled and not deaths and not of_dead and current is None and not is_over:
@@ -58,7 +58,7 @@ class RootFinder:
         others = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled)]
         verdicts = [
             kept,
-            *(candidate for candidate in others if candidate is not None and not is_cancelled(candidate, world)),
+            *(candidate for candidate in others if candidate is not None and not is_canceled(candidate, world)),
         ]
         # If all ranks died between two passes, their order is unknown, but mismatched calls are still evidence.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
@@ -98,10 +98,10 @@ def _blames(verdict: Verdict) -> bool:
     return verdict.kind.traits.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
 
 
-def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
+def _explains(verdict: Verdict, is_blocked_by_death: bool, world: WorldSnapshot) -> bool:
     """Return whether a verdict on an operation in which ranks died or failed explains why."""
     if verdict.kind is VerdictKind.DEAD:
-        return is_left_behind or _was_seen(verdict, world)
+        return is_blocked_by_death or _was_seen(verdict, world)
     return verdict.kind.traits.is_of_calls or has_failed_by_departure(verdict, world)
 
 

@@ -24,8 +24,8 @@ from otel_torchdist.judge.verdict.deaths import has_raised
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class StallRules:
         ignored: Patterns for `fnmatch`. An operation never stalls if its name, group, label or call site (written
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
-        grace_ns: Time for which a verdict must hold before actions follow. A warning is given before.
-        idle_ns: Minimum time without a call after which a whole job counts as idle; 0 to report no idle jobs.
+        grace_ns: Time from the warning to the actions, during which the verdict must hold.
+        idle_ns: Minimum time without a call for which a whole job counts as idle; 0 to report no idle jobs.
     """
 
     threshold_ns: int
@@ -59,7 +59,7 @@ class StallRules:
 
     @property
     def timeouts_exceed_ns(self) -> int:
-        """Lower bound in ns of useful timeouts. A shorter timeout ends a stall before all its actions have run."""
+        """Time in ns that backend timeouts should exceed. A shorter one ends a stall before all actions have run."""
         return self.threshold_ns + self.grace_ns
 
     @property
@@ -71,13 +71,13 @@ class StallRules:
         """Return whether a wait of this age is longer than allowed."""
         if age_ns < max(self.threshold_ns, wait.operation.tolerance_ns):
             return False
-        return not self.is_left_alone(wait)
+        return not self.is_ignored(wait)
 
-    def is_left_alone(self, wait: Wait) -> bool:
-        """Return whether the user wants this wait ignored."""
-        return bool(self.ignored) and self._is_ignored(wait.operation)
+    def is_ignored(self, wait: Wait) -> bool:
+        """Return whether a pattern of the user excludes this wait."""
+        return bool(self.ignored) and self._matches_pattern(wait.operation)
 
-    def _is_ignored(self, operation: OperationView) -> bool:
+    def _matches_pattern(self, operation: OperationView) -> bool:
         names = [operation.name, operation.label]
         if operation.group is not None:
             names.append(operation.group.label)
@@ -134,7 +134,7 @@ def expects(view: RankView, world: WorldSnapshot) -> bool:
 HEARTBEAT_DUE_NS: Final = 1_500_000_000
 """Time in ns within which a heartbeat is due: its period of one second, plus scheduling delay."""
 LONG_NS: Final = 30_000_000_000
-"""Longest pause in ns of a running agent. After a longer pause, the time since the last heartbeat is no wait time."""
+"""Suspensions of this length in ns or more are no wait time at all. A running agent never pauses so long."""
 
 
 class Standstill:
@@ -203,8 +203,8 @@ def _last_sign_ns(view: RankView) -> int:
     entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
     stacks = view.stacks  # a suspended process handles no signal
-    signalled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
-    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)
+    signaled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
+    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signaled_ns)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------
@@ -245,10 +245,10 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
     return sorted(waits, key=lambda wait: (wait.since_ns, wait.view.rank, wait.operation.record.number))
 
 
-def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
+def blocked_by_deaths(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
     """Return operations in which ranks wait, or were interrupted, after the death of a member.
 
-    Ranks that were gone when a death was first observed are no evidence: their launcher may have ended them all.
+    Ranks that were already gone when the death was observed are no evidence: a launcher may have ended them all.
 
     Args:
         world: The snapshot.
@@ -281,9 +281,9 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
 def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     """Return operations interrupted after the last sign of life of a member that is gone now.
 
-    Unlike in `left_behind`, all ranks may be gone, because a launcher ends the others within moments. An agent that
-    starts later knows that the member died first in two cases: the launcher has recorded its end, or another rank has
-    recorded a failure and the member recorded none, or an exception that no other rank caused.
+    Unlike in `blocked_by_deaths`, all ranks may be gone, because a launcher ends the others within moments. An agent
+    that starts later knows that the member died first in two cases. Either the launcher has recorded its end, or
+    another rank has recorded a failure while the member recorded none, or only an exception that no other rank causes.
     """
     operations: set[OperationId] = set()
     for dead in world.ranks.values():
@@ -320,7 +320,10 @@ def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationVie
 
 
 def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
-    """Return the operation that raised after a dead rank was last seen alive, or just before: sockets close first."""
+    """Return the operation that raised after a dead rank was last seen alive, or just before.
+
+    The kernel closes the sockets of a dying process before its end is visible.
+    """
     last = view.last
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
         return []

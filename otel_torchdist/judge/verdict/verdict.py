@@ -11,6 +11,7 @@ from otel_torchdist.judge.verdict.circumstances import WaitBehind, checkpoint_of
 from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.giving_up import Deadline, first_deadline
 from otel_torchdist.judge.verdict.launches import LaunchFacts, address_in_use, file_left_over
+from otel_torchdist.judge.verdict.machine_fault import FaultyMachine, faulty_machines
 from otel_torchdist.judge.verdict.roll_call import RollCall, Standing
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import RemoteWait, remote_wait
@@ -19,13 +20,13 @@ from otel_torchdist.judge.world.threads import missing_thread
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Blame, RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_state.occupations import SharedGroup
+from otel_torchdist.model.rank_state.symptoms import Symptom
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.symptoms import Symptom
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_THREADS_CHOSEN: Final = 16
-"""Maximum number of named ranks whose absent thread is looked up."""
+"""Maximum number of named ranks for which the thread that should enter is looked up."""
 
 
 class Doubt(enum.Enum):
@@ -104,9 +105,11 @@ class Verdict:
         exit_codes: Exit code by rank, for ranks that exited before the operation was over.
         asked: By exited rank, the signal that asked it to exit, if such signals are recorded.
         hosts: Names of hosts with agents that do not answer; empty for kinds other than `unreachable`.
+        versions: Versions of those agents among them that are of another version, by host; see `WorldSnapshot`.
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host, if exactly the ranks of one host are named; '' otherwise, see `locate`.
         symptoms: By rank, the recorded symptoms of its machine; see `locate`.
+        machines: The machines that it blames; see `faulty_machines` and `locate`.
         behind: Waits that lead to this operation across worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
         launch: Facts about the launch; see `locate`.
@@ -128,11 +131,13 @@ class Verdict:
     exit_codes: Mapping[int, int] = field(default_factory=dict[int, int])
     asked: Mapping[int, int] = field(default_factory=dict[int, int])
     hosts: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     first: FirstDeath | None = None
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
     launch: LaunchFacts = field(default_factory=LaunchFacts)
     deadline: Deadline | None = None
+    machines: tuple[FaultyMachine, ...] = ()
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     sharing: Sharing | None = None
@@ -235,6 +240,9 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
             cut_off=tuple(rank for rank, view in members.items() if _was_cut_off(view, verdict.operation_id)),
         ),
         deadline=first_deadline(world, verdict.roll.waits),
+        machines=faulty_machines(
+            verdict.kind, verdict.ranks or sorted(members), verdict.first, verdict.since_ns, world
+        ),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
         twins={rank: view.twins for rank, view in members.items() if view.twins},
         circle=tuple(_located(world, link) for link in verdict.circle),
@@ -254,8 +262,8 @@ def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
     """Return the host of several named ranks if exactly its ranks are named and other hosts have ranks; else ''."""
     hosts = {world.ranks[rank].host if rank in world.ranks else "" for rank in ranks}
     host = hosts.pop() if len(hosts) == 1 else ""
-    there = {rank for rank, view in world.ranks.items() if view.host == host}
-    return host if len(ranks) > 1 and there == set(ranks) and len(there) < len(world.ranks) else ""
+    ranks_of_host = {rank for rank, view in world.ranks.items() if view.host == host}
+    return host if len(ranks) > 1 and ranks_of_host == set(ranks) and len(ranks_of_host) < len(world.ranks) else ""
 
 
 def _last_of(world: WorldSnapshot, rank: int) -> OperationView | None:
@@ -303,3 +311,12 @@ class Outcome(enum.Enum):
     """All waiting ranks are gone."""
     OUT_OF_SIGHT = "out of sight"
     """Its tapes are gone, or its records were lost."""
+
+    @property
+    def ends_ranks(self) -> bool:
+        """Whether waiting ranks have failed or are gone, so that the verdict explains the end of the run."""
+        match self:
+            case Outcome.FAILED | Outcome.RANKS_ENDED:
+                return True
+            case Outcome.COMPLETED | Outcome.OUT_OF_SIGHT:
+                return False

@@ -16,13 +16,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.judge.world.joining import joined
+from otel_torchdist.model.ids import run_id_of_claim
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
-from otel_torchdist.model.naming import MemberRank, run_id_of_claim
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import MemberRank
 from otel_torchdist.node.job.runs.membership import (
+    RunKey,
     RunMember,
-    RunMembership,
     has_outlived_parent,
     is_peer,
     sort_into_runs,
@@ -31,7 +32,7 @@ from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
 
 
 def worlds(
-    followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0, neighbours: Collection[int] = ()
+    followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0, neighbors: Collection[int] = ()
 ) -> list[WorldSnapshot]:
     """Return the snapshots of all runs that the tapes belong to, each with its local ranks.
 
@@ -39,10 +40,10 @@ def worlds(
         followers: Followers of the tapes.
         now_ns: See `WorldSnapshot`.
         looked_ns: See `WorldSnapshot`.
-        neighbours: Nonces of tapes read by another agent, which judges their runs.
+        neighbors: Nonces of tapes of other jobs. Another agent judges their runs.
     """
     read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
-    shown = settled([(follower.reader.identity, view) for follower, view in read])
+    shown = mark_ended_helpers([(follower.reader.identity, view) for follower, view in read])
     views = {follower: view for (follower, _), view in zip(read, shown, strict=True)}
     runs = sort_into_runs({follower: _member(follower, view) for follower, view in views.items()})
     members = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
@@ -50,25 +51,25 @@ def worlds(
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
         members[key] = _with_twins(of_newest_launch(members[key], began_ns), runs[key], views)
     nonempty = {key: ranks for key, ranks in members.items() if ranks}
-    judged: dict[RunMembership, dict[int, RankView]] = {}
+    judged: dict[RunKey, dict[int, RankView]] = {}
     # Join only runs of one user: any user can forge a tape that claims a meeting with another user's process.
     for owner in {key.owner for key in nonempty}:
         runs_of_owner = joined({key: ranks for key, ranks in nonempty.items() if key.owner == owner})
-        judged_keys = [key for key, ranks in runs_of_owner.items() if not _is_of_neighbours(ranks, neighbours)]
+        judged_keys = [key for key, ranks in runs_of_owner.items() if not _is_of_neighbors(ranks, neighbors)]
         runs_of_owner = with_other_sizes(with_other_parts(runs_of_owner))
         judged |= {key: runs_of_owner[key] for key in judged_keys}
-    return [_world(key, left_alone(ranks), now_ns, looked_ns, members) for key, ranks in judged.items()]
+    return [_world(key, mark_late_kills(ranks), now_ns, looked_ns, members) for key, ranks in judged.items()]
 
 
-def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]) -> bool:
-    return all(view.nonce in neighbours for rank, view in ranks.items() if not isinstance(rank, MemberRank))
+def _is_of_neighbors(ranks: Mapping[int, RankView], neighbors: Collection[int]) -> bool:
+    return all(view.nonce in neighbors for rank, view in ranks.items() if not isinstance(rank, MemberRank))
 
 
-def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
+def mark_late_kills(ranks: dict[int, RankView]) -> dict[int, RankView]:
     """Mark processes of other worlds as finished if they were killed after the run had finished.
 
-    Processes that were waiting or had failed keep their state. The program that starts a trainer and its engines kills
-    the engines when the trainer is done.
+    A program that starts a trainer and its engines kills the engines when the trainer is done. Processes that were
+    waiting or had failed keep their state.
     """
     is_done = all(
         view.state is TapeState.FINISHED and not view.is_dead
@@ -94,10 +95,10 @@ def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) ->
         began_ns: By rank, the start time of its process.
     """
     living = {rank for rank, view in ranks.items() if view.alive}
-    seen_ns = {rank: view.life.seen_ns for rank, view in ranks.items() if view.seen_alive_ns}
+    seen_ns = {rank: view.lifetime.seen_ns for rank, view in ranks.items() if view.seen_alive_ns}
     newest = living or {rank for rank, moment_ns in seen_ns.items() if moment_ns == max(seen_ns.values())}
     since_ns = min((began_ns[rank] for rank in newest), default=0)
-    return {rank: view for rank, view in ranks.items() if newest and view.life.reaches(since_ns)}
+    return {rank: view for rank, view in ranks.items() if newest and view.lifetime.reaches(since_ns)}
 
 
 def _with_twins(
@@ -133,12 +134,12 @@ def _member(follower: TapeFollower, view: RankView) -> RunMember:
     reader = follower.reader
     identity = reader.identity
     return RunMember(
-        reader.owner, reader.path.parent, identity.world_size, bool(identity.parent), view.rank, view.run, view.life
+        reader.owner, reader.path.parent, identity.world_size, bool(identity.parent), view.rank, view.run, view.lifetime
     )
 
 
 def _world(
-    key: RunMembership, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunMembership]
+    key: RunKey, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunKey]
 ) -> WorldSnapshot:
     is_foreign = key.owner != os.geteuid()
     run, source = key.run, f"user {key.owner}" if is_foreign else ""
@@ -163,8 +164,8 @@ def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
         return None
 
 
-def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
-    """Return the views of tapes. Helpers that ended along with their rank are shown as finished.
+def mark_ended_helpers(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
+    """Return the views of tapes, with helpers marked as finished if they ended along with their rank.
 
     Args:
         seen: Identity and view of each tape, including tapes of the ranks that started the helpers.
@@ -196,26 +197,26 @@ def as_finished(helper: RankView) -> RankView:
 
 
 # --- split launches ---------------------------------------------------------------------------------------------------
-# Joins the parts of a launch whose ranks wait at different addresses, for example because one rank got another port.
-# Ranks started by hand have their tapes in a directory for each address. Two parts belong to one launch only if they
-# have no rank in common, all their ranks wait at the same time, their world sizes are equal, and their calls come from
-# the same line. A complete launch is never joined with another.
+# Joins partial launches, whose ranks wait at different addresses, for example because one rank got another port. Ranks
+# started without a launcher have their tapes in a directory for each address. Two partial launches belong together only
+# if they have no rank in common, all their ranks wait at the same time, their world sizes are equal, and their calls
+# come from the same line. A complete launch is never joined with another.
 # Ranks with another world size at the same address form a separate world in the same directory.
 
 
 K = TypeVar("K", bound=Hashable)
 
 TOGETHER_NS: Final = 1_000_000_000
-"""Minimum time in ns for which all ranks of both parts wait. A launch that makes progress takes less."""
+"""Minimum time in ns for which all ranks of both partial launches wait. A launch that makes progress takes less."""
 
 
-class _Part(NamedTuple):
-    """A part of a launch: the ranks that meet at one address.
+class _PartialLaunch(NamedTuple):
+    """The ranks of a launch that wait at one address.
 
     Attributes:
         world_size: Number of ranks in the world.
-        address: Address where they meet.
-        call_site: Line that called the launch.
+        address: Address of their store.
+        call_site: Line that called `init_process_group`.
         since_ns: When the last rank began to wait.
         until_ns: Latest time at which all ranks were seen waiting.
     """
@@ -227,8 +228,8 @@ class _Part(NamedTuple):
     since_ns: int
     until_ns: int
 
-    def fits(self, other: _Part) -> bool:
-        """Return whether two parts belong to one launch."""
+    def fits(self, other: _PartialLaunch) -> bool:
+        """Return whether two partial launches belong together."""
         is_alike = (self.world_size, self.call_site) == (other.world_size, other.call_site)
         waits_ns = min(self.until_ns, other.until_ns) - max(self.since_ns, other.since_ns)
         is_apart = self.address != other.address and self.ranks.keys().isdisjoint(other.ranks)
@@ -236,24 +237,24 @@ class _Part(NamedTuple):
 
 
 def with_other_parts(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
-    """Return the runs, each incomplete launch joined with its parts at other addresses.
+    """Return the runs, each partial launch joined with the partial launches at other addresses that belong to it.
 
     Args:
-        runs: Ranks of each run or part; all of one user and node.
+        runs: Ranks of each run or partial launch; all of one user and node.
     """
-    parts = {key: part for key, ranks in runs.items() if (part := _part_of(ranks)) is not None}
+    parts = {key: part for key, ranks in runs.items() if (part := _partial_launch_of(ranks)) is not None}
     complete = dict(runs)
     for key, part in parts.items():
         others = [other.ranks for other in parts.values() if part.fits(other)]
         claims = Counter(rank for ranks in others for rank in ranks)
-        for ranks in others:  # skip a part if another part claims one of its rank numbers
+        for ranks in others:  # skip a partial launch if another one claims one of its rank numbers
             if all(claims[rank] == 1 for rank in ranks):
                 complete[key] = {**complete[key], **ranks}
     return complete
 
 
-def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
-    """Return the part of a launch formed by these ranks; None if the launch is complete, or a rank is in no launch."""
+def _partial_launch_of(ranks: Mapping[int, RankView]) -> _PartialLaunch | None:
+    """Return the launch that these ranks are a part of; None if it is complete, or if a rank is in no launch."""
     launches = {rank: launch for rank, view in ranks.items() if (launch := _launch_of(view)) is not None}
     if not ranks or len(launches) < len(ranks):
         return None
@@ -263,7 +264,7 @@ def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
         return None
     since_ns = max(launch.since_ns for launch in launches.values())
     until_ns = min(launch.until_ns for launch in launches.values())
-    return _Part(ranks, size, first.address, first.call_site, since_ns, until_ns)
+    return _PartialLaunch(ranks, size, first.address, first.call_site, since_ns, until_ns)
 
 
 class _LaunchWait(NamedTuple):
@@ -308,7 +309,9 @@ def _other_sizes(view: RankView, others: Iterable[RankView]) -> dict[int, int]:
     return {
         other.rank: other.world_size
         for other in others
-        if other.world_size != view.world_size and addresses & _addresses(other) and view.life.overlaps(other.life)
+        if other.world_size != view.world_size
+        and addresses & _addresses(other)
+        and view.lifetime.overlaps(other.lifetime)
     }
 
 

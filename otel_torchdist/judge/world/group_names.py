@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from otel_torchdist.judge.world.divergence import CallSide, Divergence
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
-from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, NEW_GROUP, CallSiteName, GroupName
-from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.text import name_ranks
 
 
 class CreatedGroups:
@@ -53,8 +53,8 @@ class CreatedGroups:
         odd = self._odd_rank()
         parties = self._parties(name) if odd is None else self._against(odd, name)
         channel = Channel(RecordKind.RENDEZVOUS, group.key)
-        ways = Ways(tuple(CallSide(NEW_GROUP, "", self._site(name, ranks)) for _, ranks in parties))
-        return Mismatch(OperationId(channel, group.name.nth + 1), Field.MEMBERS, name, parties, ways=ways)
+        divergence = Divergence(tuple(CallSide(NEW_GROUP, "", self._site(name, ranks)) for _, ranks in parties))
+        return Mismatch(OperationId(channel, group.name.nth + 1), Field.MEMBERS, name, parties, divergence=divergence)
 
     def _with(self, group: GroupView) -> list[RankView]:
         return [view for view in self._views.values() if group.key in view.groups]
@@ -71,9 +71,9 @@ class CreatedGroups:
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """Yield pairs of ranks with different groups under the same number."""
         for groups in self._by_name.values():
-            for one, other in itertools.combinations(sorted(groups), 2):
-                if groups[one].name.ranks != groups[other].name.ranks:
-                    yield one, other
+            for first, second in itertools.combinations(sorted(groups), 2):
+                if groups[first].name.ranks != groups[second].name.ranks:
+                    yield first, second
 
     def _parties(self, name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
         parties: dict[str, list[int]] = {}

@@ -1,8 +1,8 @@
-"""Joins runs whose processes share a world created by their programs, such as a trainer and its engines.
+"""Joins runs whose processes share a standalone process group, such as a trainer and its engines.
 
-A process can be in several worlds. A process that waits in one world does nothing in the others. So these runs form one
-snapshot: ranks of the largest run keep their numbers, and processes of other runs get numbers above all ranks. Group
-members are then numbers of the snapshot, not ranks of the world.
+Such a group has a world of its own, so a process can be in several worlds. A process that waits in one world does
+nothing in the others. So these runs form one snapshot: ranks of the largest run keep their numbers, and processes of
+other runs get numbers above all ranks. Group members are then numbers of the snapshot, not ranks of the world.
 
 Runs with ranks on other nodes are not joined. For these runs, and for processes without a tape, the other members of
 the shared world also get numbers above all ranks, because the world's rank 1 is not the run's rank 1.
@@ -15,16 +15,16 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
-from otel_torchdist.model.naming import MemberRank
-from otel_torchdist.model.rank_values import NO_VALUES
+from otel_torchdist.model.rank_state.values import NO_VALUES
 from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.text import MemberRank
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class _Seat(NamedTuple):
-    """A process in its own run.
+class _Process(NamedTuple):
+    """A process of one of the joined runs.
 
     Attributes:
         run: Index of its run among the joined runs, the largest first.
@@ -40,16 +40,16 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
     Args:
         runs: Ranks of each run.
     """
-    if not any(view.places for ranks in runs.values() for view in ranks.values()):
+    if not any(view.world_ranks for ranks in runs.values() for view in ranks.values()):
         return {key: dict(ranks) for key, ranks in runs.items()}
     joined_runs: dict[K, dict[int, RankView]] = {}
     for keys in _linked(runs):
         ordered = sorted(keys, key=lambda key: _precedence(runs[key]))
-        views = [_Seat(run, view) for run, key in enumerate(ordered) for view in runs[key].values()]
+        views = [_Process(run, view) for run, key in enumerate(ordered) for view in runs[key].values()]
         joined_runs[ordered[0]] = (
             _Joined(_latest(views)).views
-            if any(seat.view.places for seat in views)
-            else {seat.view.rank: seat.view for seat in views}
+            if any(process.view.world_ranks for process in views)
+            else {process.view.rank: process.view for process in views}
         )
     return joined_runs
 
@@ -57,49 +57,49 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
 def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:
     """Return the sort key of a run, equal for all observers: by size, then by rank 0 of the shared world."""
     oldest = min(ranks.values(), key=lambda view: (view.created_ns, view.nonce))
-    is_sender = any(rank == 0 for view in ranks.values() for rank in view.places.values())
+    is_sender = any(rank == 0 for view in ranks.values() for rank in view.world_ranks.values())
     return -len(ranks), bool(oldest.world), not is_sender, oldest.created_ns, oldest.nonce
 
 
 def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:
     """Return the keys of runs, grouped by shared worlds. A run that shares no world is a group by itself."""
-    met: dict[str, list[tuple[K, RankView]]] = {}
+    sharing: dict[str, list[tuple[K, RankView]]] = {}
     for key, ranks in runs.items():
-        if not _is_whole(ranks):
+        if not _is_complete(ranks):
             continue
         for view in ranks.values():
-            for group in view.places:
-                met.setdefault(group, []).append((key, view))
-    of = {key: [key] for key in runs}
-    for members in met.values():
+            for group in view.world_ranks:
+                sharing.setdefault(group, []).append((key, view))
+    linked = {key: [key] for key in runs}
+    for members in sharing.values():
         first, seen = members[0]
         for key, view in members[1:]:
-            if of[key] is not of[first] and view.life.overlaps(seen.life):
-                of[first].extend(of[key])
-                for other in of[key]:
-                    of[other] = of[first]
-    return list({id(keys): keys for keys in of.values()}.values())
+            if linked[key] is not linked[first] and view.lifetime.overlaps(seen.lifetime):
+                linked[first].extend(linked[key])
+                for linked_key in linked[key]:
+                    linked[linked_key] = linked[first]
+    return list({id(keys): keys for keys in linked.values()}.values())
 
 
-def _is_whole(ranks: Mapping[int, RankView]) -> bool:
-    """Return whether all ranks of a run are on this node. A process only in a made world is complete by itself."""
+def _is_complete(ranks: Mapping[int, RankView]) -> bool:
+    """Return whether all ranks of a run are on this node. A process only in a shared world is a complete run."""
     return all(view.world for view in ranks.values()) or len(ranks) >= max(view.world_size for view in ranks.values())
 
 
-def _latest(seats: Iterable[_Seat]) -> list[_Seat]:
+def _latest(processes: Iterable[_Process]) -> list[_Process]:
     """Leave out processes that were restarted: a newer process has the same rank in the same world."""
-    known = list(seats)
+    known = list(processes)
     newest: dict[tuple[str, int], int] = {}
-    for seat in known:
-        for place in seat.view.places.items():
-            newest[place] = max(newest.get(place, 0), seat.view.created_ns)
+    for process in known:
+        for world_rank in process.view.world_ranks.items():
+            newest[world_rank] = max(newest.get(world_rank, 0), process.view.created_ns)
     return [
-        seat
-        for seat in known
-        if seat.run == 0
-        or seat.view.alive
-        or not seat.view.places
-        or any(newest[place] == seat.view.created_ns for place in seat.view.places.items())
+        process
+        for process in known
+        if process.run == 0
+        or process.view.alive
+        or not process.view.world_ranks
+        or any(newest[world_rank] == process.view.created_ns for world_rank in process.view.world_ranks.items())
     ]
 
 
@@ -110,38 +110,38 @@ class _Joined:
         views: The processes by number, with all references renumbered.
     """
 
-    def __init__(self, seats: list[_Seat]) -> None:
+    def __init__(self, processes: list[_Process]) -> None:
         """Number the processes. Processes of the first run keep their ranks."""
-        self._first = first = [seat.view for seat in seats if seat.run == 0]
+        self._first = first = [process.view for process in processes if process.run == 0]
         self._next = max(max(view.world_size, view.rank + 1) for view in first)
         self._own_world = first[0].world
         self._holders: dict[str, dict[int, int]] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._unseen: dict[tuple[str, int], int] = {}
-        ordered = sorted(seats, key=lambda seat: (seat.run > 0, seat.view.created_ns, seat.view.nonce))
+        ordered = sorted(processes, key=lambda process: (process.run > 0, process.view.created_ns, process.view.nonce))
         taken = {view.rank for view in first}
-        for seat in ordered:
-            view = seat.view
+        for process in ordered:
+            view = process.view
             number = view.rank
-            if seat.run and not (self._own_world and view.world == self._own_world and view.rank not in taken):
-                number = self._draw(_label(view))
+            if process.run and not (self._own_world and view.world == self._own_world and view.rank not in taken):
+                number = self._new_number(_label(view))
             taken.add(number)
-            self._numbers[seat.run, view.rank] = number
-            for group, here in view.places.items():
-                self._holders.setdefault(group, {})[here] = number
+            self._numbers[process.run, view.rank] = number
+            for group, rank in view.world_ranks.items():
+                self._holders.setdefault(group, {})[rank] = number
         shown = ((self._numbers[run, view.rank], self._shown(run, view)) for run, view in ordered)
         self.views = dict(sorted(shown, key=lambda numbered: numbered[0]))
 
-    def _draw(self, label: str) -> int:
+    def _new_number(self, label: str) -> int:
         number = MemberRank(self._next, label)
         self._next += 1
         return number
 
     def _shown(self, run: int, view: RankView) -> RankView:
         """Return a process under its number, without data compared by findings: other worlds run other programs."""
-        if not run and not view.places:
+        if not run and not view.world_ranks:
             return view
-        of_worlds = {key: view.groups[key] for key in view.places if key in view.groups}
+        of_worlds = {key: view.groups[key] for key in view.world_ranks if key in view.groups}
         groups = {key: self._group(run, group) for key, group in (view.groups if run else of_worlds).items()}
         numbers = _Numbers(self, run, groups)
         return replace(
@@ -175,7 +175,7 @@ class _Joined:
             return rank if known is None else known
         key = name.world or f"run {run}", rank
         if key not in self._unseen:
-            self._unseen[key] = self._draw(f"{rank} of {group.label}")
+            self._unseen[key] = self._new_number(f"{rank} of {group.label}")
         return self._unseen[key]
 
 
@@ -204,11 +204,11 @@ class _Numbers:
             return channel
         if not channel.is_point_to_point:
             return channel._replace(group=group.key)
-        ends = [
+        source, destination = (
             rank if rank < 0 else self._joined.number(self._run, group, rank)
             for rank in (channel.source, channel.destination)
-        ]
-        return channel._replace(group=group.key, source=ends[0], destination=ends[1])
+        )
+        return channel._replace(group=group.key, source=source, destination=destination)
 
     def channels(self, by_channel: Mapping[Channel, T]) -> Mapping[Channel, T]:
         """Return a mapping with its channels renumbered."""
@@ -223,7 +223,7 @@ class _Numbers:
 
 def _label(view: RankView) -> str:
     """Describe a process of another run by its rank in the world that it shares with this run."""
-    group = next((view.groups[key] for key in view.places if key in view.groups), None)
+    group = next((view.groups[key] for key in view.world_ranks if key in view.groups), None)
     if group is not None:
-        return f"{group.name.here} of {group.label}"
+        return f"{group.name.world_rank} of {group.label}"
     return f"{view.rank} of run {view.run:032x}"[: len(f"{view.rank} of run ") + 8]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.judge.world.divergence import Divergence, divergence_of
 from otel_torchdist.judge.world.part_sizes import Misfit, find_message_misfit, find_misfit
-from otel_torchdist.judge.world.ways import Ways, ways_of
 from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.model.collectives import ROOTED, SizeRule, operations_where
 from otel_torchdist.model.names import SignatureName
@@ -22,7 +22,7 @@ from otel_torchdist.model.snapshot import RankView
 
 
 class Field(enum.Enum):
-    """The differing property. The value is also the value of the span attribute."""
+    """The property in which calls differ. The value is also the value of the span attribute."""
 
     OPERATION = "operation"
     DTYPE = "dtype"
@@ -49,7 +49,7 @@ class Mismatch:
         parties: Each value with its ranks, ascending; the largest party first. For split sizes, the receiver and the
             sender of `misfit`.
         misfit: The sizes that do not fit; None for other fields.
-        ways: The call paths of the parties; None if unknown.
+        divergence: The call paths of the parties; None if unknown.
     """
 
     operation_id: OperationId
@@ -57,7 +57,7 @@ class Mismatch:
     operation: str
     parties: tuple[tuple[str, tuple[int, ...]], ...]
     misfit: Misfit | None = None
-    ways: Ways | None = None
+    divergence: Divergence | None = None
 
     @property
     def has_majority(self) -> bool:
@@ -98,26 +98,31 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
     """
     channel = operation_id.channel
     views = tuple(views)
-    members, places = _members(views, channel), _places(views, channel)
-    for sequence, here in sorted(places.items()):
+    members, by_position = _members(views, channel), _calls_by_position(views, channel)
+    for sequence, calls in sorted(by_position.items()):
         if sequence <= operation_id.sequence:
-            at = OperationId(channel, sequence)
+            position = OperationId(channel, sequence)
             if channel.is_point_to_point:
-                mismatch = _compare_message(here, at, views)
+                mismatch = _compare_message(calls, position, views)
             else:
-                mismatch = compare(here, at) or _compare_parts(here, at, members)
+                mismatch = compare(calls, position) or _compare_parts(calls, position, members)
             if mismatch is not None:
-                yield _with_ways(mismatch, places)
+                yield _with_divergence(mismatch, by_position)
 
 
 def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
-    """Return the first mismatch of a channel where the calls of all ranks are known; see `differ`."""
-    places, members = _places(views, channel), _members(views, channel)
+    """Return the first mismatch of a channel where the calls of all ranks are known; see `compare_strictly`."""
+    by_position, members = _calls_by_position(views, channel), _members(views, channel)
     complete = (
-        (here, OperationId(channel, sequence)) for sequence, here in sorted(places.items()) if len(here) == len(views)
+        (calls, OperationId(channel, sequence))
+        for sequence, calls in sorted(by_position.items())
+        if len(calls) == len(views)
     )
-    differences = (differ(here, at, dimensions) or _compare_parts(here, at, members) for here, at in complete)
-    return next((_with_ways(mismatch, places) for mismatch in differences if mismatch is not None), None)
+    differences = (
+        compare_strictly(calls, position, dimensions) or _compare_parts(calls, position, members)
+        for calls, position in complete
+    )
+    return next((_with_divergence(mismatch, by_position) for mismatch in differences if mismatch is not None), None)
 
 
 def _members(views: Iterable[RankView], channel: Channel) -> tuple[int, ...]:
@@ -130,7 +135,7 @@ def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Se
     """Compare the sizes that ranks send each other with the expected sizes; None if all known sizes fit."""
     sizes = {rank: arrival.parts for rank, arrival in arrivals.items() if arrival.parts is not None}
     misfit = find_misfit(members, sizes) if len(sizes) > 1 else None
-    return _of_sizes(misfit, arrivals, at) if misfit is not None else None
+    return _mismatch_of_sizes(misfit, arrivals, at) if misfit is not None else None
 
 
 def _compare_message(arrivals: Mapping[int, Arrival], at: OperationId, views: Collection[RankView]) -> Mismatch | None:
@@ -146,38 +151,42 @@ def _compare_message(arrivals: Mapping[int, Arrival], at: OperationId, views: Co
     takes_less = group is None or "gloo" in group.name.backend
     if misfit is None or (takes_less and misfit.sent < misfit.expected):
         return None
-    return _of_sizes(misfit, arrivals, at)
+    return _mismatch_of_sizes(misfit, arrivals, at)
 
 
-def _of_sizes(misfit: Misfit, arrivals: Mapping[int, Arrival], at: OperationId) -> Mismatch:
+def _mismatch_of_sizes(misfit: Misfit, arrivals: Mapping[int, Arrival], at: OperationId) -> Mismatch:
     expects = f"expects {misfit.expected:,} bytes from rank {misfit.sender}", (misfit.receiver,)
     sends = f"sends {misfit.sent:,} bytes to rank {misfit.receiver}", (misfit.sender,)
     operation = _signature(arrivals[misfit.sender]).operation
     return Mismatch(at, Field.PARTS, operation, (expects, sends), misfit)
 
 
-def _with_ways(mismatch: Mismatch, places: Mapping[int, Mapping[int, Arrival]]) -> Mismatch:
+def _with_divergence(mismatch: Mismatch, by_position: Mapping[int, Mapping[int, Arrival]]) -> Mismatch:
     until = mismatch.operation_id.sequence
-    return with_ways(mismatch, [places[sequence] for sequence in sorted(places) if sequence <= until])
+    return with_divergence(mismatch, [by_position[sequence] for sequence in sorted(by_position) if sequence <= until])
 
 
-def with_ways(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> Mismatch:
+def with_divergence(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> Mismatch:
     """Return a mismatch with the lines that made the calls, where known.
 
     Args:
         mismatch: The mismatch.
         history: Calls by rank at each position, up to the position of the mismatch.
     """
-    ways = ways_of(history, mismatch.parties)
-    return replace(mismatch, ways=ways) if any(side.site is not None for side in ways.sides) else mismatch
+    divergence = divergence_of(history, mismatch.parties)
+    return (
+        replace(mismatch, divergence=divergence)
+        if any(side.site is not None for side in divergence.sides)
+        else mismatch
+    )
 
 
-def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:
-    places: dict[int, dict[int, Arrival]] = {}
+def _calls_by_position(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:
+    by_position: dict[int, dict[int, Arrival]] = {}
     for view in views:
         for sequence, arrival in _arrivals(view, channel).items():
-            places.setdefault(sequence, {})[view.rank] = arrival
-    return places
+            by_position.setdefault(sequence, {})[view.rank] = arrival
+    return by_position
 
 
 def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
@@ -214,7 +223,9 @@ def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Misma
     return None
 
 
-def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True) -> Mismatch | None:
+def compare_strictly(
+    arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True
+) -> Mismatch | None:
     """Return the first difference between calls at one position that may corrupt results; None if they agree.
 
     This includes different shapes with the same number of dimensions and elements: one rank has transposed its tensor.
@@ -287,7 +298,7 @@ def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """Return the dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
+    """Format the dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
     return "x".join(str(size) for size in shape if size != 1) or "1"
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.judge.world.resolved import ResolvedNames
-from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.activity_kinds import CALL_SIDES
 from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.model.kinds import ActivityKind, Flag, RecordKind
-from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
 from otel_torchdist.model.operations import BLOCKING, RAISED, Operation
+from otel_torchdist.model.rank_state.occupations import Occupation, OccupationKind, SharedGroup
 from otel_torchdist.model.remote_calls import CallView, Side, WorkerView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -31,14 +31,14 @@ def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ..
         status: The tape's status.
     """
     occupations = [
-        Occupation(Engagement.OPTIMIZER_STEP, activity.thread, activity.entered_ns)
+        Occupation(OccupationKind.OPTIMIZER_STEP, activity.thread, activity.entered_ns)
         for activity in tape.open_activities()
         if activity.kind is ActivityKind.OPTIMIZER_STEP
     ]
     if status.backward_since_ns:
-        occupations.append(Occupation(Engagement.BACKWARD, status.backward_thread, status.backward_since_ns))
+        occupations.append(Occupation(OccupationKind.BACKWARD, status.backward_thread, status.backward_since_ns))
     if status.future_since_ns:
-        occupations.append(Occupation(Engagement.FUTURE, status.future_thread, status.future_since_ns))
+        occupations.append(Occupation(OccupationKind.FUTURE, status.future_thread, status.future_since_ns))
     return tuple(occupations)
 
 
@@ -53,7 +53,7 @@ def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ..
 
 MAX_GROUPS: Final = 64
 MIN_OCCURRENCES: Final = 2
-"""Minimum number of occurrences if nothing stalls. A single one may be a thread that ends while another joins it."""
+"""Minimum number of overlaps for a finding. A single overlap may be a thread that ends while another joins it."""
 _GLOO: Final = "gloo"
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 _BLOCKED: Final = (*BLOCKING, *RAISED)
@@ -141,7 +141,7 @@ def _overlap(first: Operation, second: Operation) -> bool:
 
 
 MAX_CALLS: Final = 512
-"""Maximum number of calls shown on each side, the oldest first."""
+"""Maximum number of calls in a `WorkerView`, for made and for served calls each; the oldest are kept."""
 UNKNOWN_FUNCTION: Final = "a function"
 
 
@@ -155,7 +155,7 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
     joins: int | None = None
     leaves: int | None = None
     for activity in tape.open_activities():
-        call, side = activity.call, SIDES.get(activity.kind)
+        call, side = activity.call, CALL_SIDES.get(activity.kind)
         if activity.kind is ActivityKind.RPC_JOIN:
             joins = activity.entered_ns
         if activity.kind is ActivityKind.RPC_SHUTDOWN:
@@ -238,11 +238,11 @@ def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait
         return None
     progress = view.progress.get(channel)
     was_last = progress is not None and progress.threads[-1:] == (made[-1].thread,)
-    is_own = was_last and not _serves_what_may_come(view)
+    is_own = was_last and not _runs_function_that_may_enter(view)
     return _follow(world, view, made[-1], is_own, 0)
 
 
-def _serves_what_may_come(view: RankView) -> bool:
+def _runs_function_that_may_enter(view: RankView) -> bool:
     """Return whether the rank runs an RPC function that is not waiting. That function may enter the channel."""
     if view.worker is None:
         return False

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.calls import PartSizes
-from otel_torchdist.model.collectives import EXCHANGES, operations_where
+from otel_torchdist.model.calls import GroupView, PartSizes
+from otel_torchdist.model.collectives import EXCHANGES, SizeRule, operations_where
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.model.units import item_bytes
+from otel_torchdist.model.text import item_bytes
 from otel_torchdist.tape.records.splits import MAX_LISTED
 
 _UNEVEN: Final = int(Flag.UNEVEN)
@@ -25,6 +25,7 @@ _GATHER: Final = "all_gather"
 _PARTED: Final = EXCHANGES | {_GATHER}
 COUNTED_IN_ROWS: Final = operations_where(lambda row: row.name == _GATHER or (row.name in EXCHANGES and row.is_flat))
 """Operations with parts counted in rows of a tensor. Other parts are counted in elements."""
+_GATHERS: Final = operations_where(lambda row: row.sizes is SizeRule.PER_RANK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +109,17 @@ def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfi
         members: Global ranks of the group, in its order.
         sizes: Sizes sent and expected, by global rank.
     """
-    places = {rank: place for place, rank in enumerate(members)}
+    positions = {rank: position for position, rank in enumerate(members)}
     known = [
-        (rank, places[rank], own)
+        (rank, positions[rank], own)
         for rank, own in sorted(sizes.items())
-        if rank in places and len(own.sent) == len(own.expected) == len(members)
+        if rank in positions and len(own.sent) == len(own.expected) == len(members)
     ]
     pairs = {
-        (sender, receiver): abs(own.sent[there] - other.expected[here])
-        for sender, here, own in known
-        for receiver, there, other in known
-        if own.sent[there] != other.expected[here]
+        (sender, receiver): abs(own.sent[receiver_position] - other.expected[sender_position])
+        for sender, sender_position, own in known
+        for receiver, receiver_position, other in known
+        if own.sent[receiver_position] != other.expected[sender_position]
     }
     if not pairs:
         return None
@@ -131,9 +132,16 @@ def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfi
     return Misfit(
         sender=sender,
         receiver=receiver,
-        sent=own.sent[places[receiver]],
-        expected=other.expected[places[sender]],
+        sent=own.sent[positions[receiver]],
+        expected=other.expected[positions[sender]],
         unit=units.pop() if len(units) == 1 else 0,
         ranks=tuple(sorted(ranks)),
         pairs=len(pairs),
     )
+
+
+def wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:
+    """Return whether gloo runs a gather. gloo requires all outputs on a rank to have the size of its input."""
+    if group is None or signature is None or signature.operation not in _GATHERS or signature.device != "cpu":
+        return False
+    return not {"gloo", "cpu:gloo"}.isdisjoint(group.name.backend.split(","))

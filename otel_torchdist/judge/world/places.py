@@ -1,4 +1,4 @@
-"""The position of a rank in its code: thread, stack frame, and the stack as text."""
+"""The place of a rank: the line of code that it executes, its stack, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.code_owner import FrameOwner, innermost, owner_of, package_of
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import CheckpointView, ChildWait
+from otel_torchdist.model.rank_state.occupations import CheckpointView, ChildWait
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 _MAIN_THREAD: Final = "MainThread"
 
 
 class PlaceSource(enum.Enum):
-    """The evidence for a place."""
+    """The evidence for the line that a rank executes."""
 
     STACK = "stack"
     """The rank's own thread wrote its stack on request."""
@@ -48,15 +48,15 @@ class PlaceSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """The place of a rank.
+    """The line of code that a rank executes, and why it does not continue from there.
 
     Attributes:
-        source: The evidence for the place.
+        source: The evidence for `frame`.
         frame: The line of the user's code; None if unknown.
         operation: The operation called by `frame`, or the type of the exception; '' if the frame is from a stack.
         stacktrace: The whole stack as text, or ''.
         message: The message of the exception that ended the rank; '' if there is none.
-        frozen_for_ns: Time for which its Python threads have not run; None if they run or are gone.
+        frozen_for_ns: Time for which its Python threads have not run; None if they run, or if the process is gone.
         child: The child process it waits for, or None.
         child_for_ns: Time for which the child has been in its state.
         checkpoint: The checkpoint it is in, or None.
@@ -64,7 +64,7 @@ class RankPlace:
         stopped: The kernel state that keeps the process from running, see `Stopped.state`; '' if it can run.
         remote: The remote procedure call in which it waits, or None.
         remote_for_ns: Time for which the remote call has been in its state.
-        instead: The operation the rank is in while its peer waits for the other side of a message, or None.
+        instead: For `unmatched`, the operation in which the rank waits instead of the awaited send or receive, or None.
     """
 
     source: PlaceSource
@@ -179,13 +179,13 @@ def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
     Args:
         frames: Innermost first.
     """
-    place = innermost((frame.file, frame.function) for frame in frames)
-    if place is None:
+    index = innermost((frame.file, frame.function) for frame in frames)
+    if index is None:
         return None
-    inside = (other for other in frames[:place] if owner_of(other.file, other.function) is FrameOwner.PACKAGE)
-    called = next(inside, None)
+    package_frames = (frame for frame in frames[:index] if owner_of(frame.file, frame.function) is FrameOwner.PACKAGE)
+    called = next(package_frames, None)
     through = f"{package_of(called.file)}.{called.function}" if called is not None else ""
-    return replace(frames[place], through=through)
+    return replace(frames[index], through=through)
 
 
 def stack_text(frames: Sequence[CallSiteName]) -> str:

@@ -19,8 +19,8 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
 MAX_KNOWN: Final = 16_384
-MAX_PLACES: Final = 64
-"""Maximum number of groups in worlds created by the program whose rank is kept. Some programs create one per update."""
+MAX_WORLD_RANKS: Final = 64
+"""Maximum number of standalone process groups whose rank is kept. Some programs create one per update."""
 
 _NameIds: TypeAlias = tuple[RecordKind, int, int, int, int]
 
@@ -43,7 +43,7 @@ class ResolvedNames:
 
     Attributes:
         groups: The resolved groups by key. A new group replaces the mapping.
-        places: See `RankView`. A new place replaces the mapping.
+        world_ranks: See `RankView`. A new rank replaces the mapping.
     """
 
     def __init__(self, names: Names, rank: int, world: str = "") -> None:
@@ -62,7 +62,7 @@ class ResolvedNames:
         self._collectives: dict[tuple[RecordKind, int], Channel] = {}
         self._renamed = names.renamed
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
-        self.places: Mapping[str, int] = MappingProxyType({})
+        self.world_ranks: Mapping[str, int] = MappingProxyType({})
 
     def operation(self, operation: Operation, tolerance_ns: int = 0, longest_ns: int = 0) -> OperationView:
         """Resolve an operation; see `OperationView` for `tolerance_ns` and `longest_ns`."""
@@ -131,12 +131,12 @@ class ResolvedNames:
         if not int(operation.flags) & _POINT_TO_POINT:
             return self._channel_of_group(operation)
         key = names.group.key if names.group is not None else ""
-        here, peer = self._rank, operation.peer
+        own, peer = self._rank, operation.peer
         if names.group is not None and names.group.name.world:
-            here = names.group.name.here
+            own = names.group.name.world_rank
         if names.operation == SEND:
-            return Channel(operation.kind, key, here, peer, operation.tag)
-        return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
+            return Channel(operation.kind, key, own, peer, operation.tag)
+        return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, own, operation.tag)
 
     def _channel_of_group(self, operation: Operation) -> Channel:
         """Return the channel of a collective or rendezvous, by group alone: signatures may never repeat."""
@@ -163,8 +163,8 @@ class ResolvedNames:
             view = GroupView(name.key, name, frozenset((self._rank,)), is_inferred=True)
         self._groups[identity] = view
         if name.world:
-            latest = [*self.places.items()][1 - MAX_PLACES :]
-            self.places = MappingProxyType({**dict(latest), view.key: name.here})
+            latest = [*self.world_ranks.items()][1 - MAX_WORLD_RANKS :]
+            self.world_ranks = MappingProxyType({**dict(latest), view.key: name.world_rank})
         known = self.groups.get(view.key)
         # A group inferred only from messages may not be aligned.
         if known is None or name.aligned or not known.name.aligned:

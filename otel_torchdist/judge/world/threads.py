@@ -17,11 +17,11 @@ from otel_torchdist.judge.world.places import FrameOwner, owner_of
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import name_caller
-from otel_torchdist.model.occupations import Engagement, Occupation
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_state.occupations import Occupation, OccupationKind
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.model.text import name_caller
 from otel_torchdist.node.job.requests.stacks import last_stack, offer_path, stacks_path
 from otel_torchdist.node.job.requests.stacks_file import read_stacks
 from otel_torchdist.tape.names.reader import MAIN_THREAD
@@ -47,7 +47,7 @@ class ThreadWait(enum.Enum):
     UNSEEN = enum.auto()
 
 
-class Tie(enum.Enum):
+class WaitLink(enum.Enum):
     """Whether one thread's wait keeps its rank from entering an operation."""
 
     OWN = enum.auto()
@@ -80,19 +80,19 @@ def thread_wait_of(view: RankView, operation: OperationView) -> ThreadWait:
 def _may_wait(occupation: Occupation, record: Operation) -> bool:
     is_own = occupation.thread == record.thread
     is_within = occupation.since_ns <= record.entered_ns
-    match occupation.engagement:
-        case Engagement.BACKWARD:  # autograd has its own threads for devices
+    match occupation.kind:
+        case OccupationKind.BACKWARD:  # autograd has its own threads for devices
             return is_within and (is_own or record.phase is Phase.BACKWARD)
-        case Engagement.OPTIMIZER_STEP:
+        case OccupationKind.OPTIMIZER_STEP:
             return is_own and (is_within or bool(int(record.flags) & _ON_DEVICE))
-        case Engagement.FUTURE:
+        case OccupationKind.FUTURE:
             return is_own and not is_within
 
 
 def _wait_by_stack(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> ThreadWait:
     inner = next((frame for frame in stack.frames if owner_of(frame.file) is not FrameOwner.OTEL_TORCHDIST), None)
     is_on_device = bool(int(record.flags) & _ON_DEVICE)
-    if occupation is not None and occupation.engagement is Engagement.FUTURE:
+    if occupation is not None and occupation.kind is OccupationKind.FUTURE:
         return ThreadWait.WAITS
     if inner is None:
         return ThreadWait.UNSEEN
@@ -125,10 +125,10 @@ def _last_record_ns(view: RankView, thread: int) -> int:
     return max((max(call.entered_ns, call.wait_entered_ns or 0, call.completed_ns or 0) for call in own), default=0)
 
 
-# --- the thread that should come ------------------------------------------------------------------------------------
+# --- the thread that should enter -------------------------------------------------------------------------------------
 
 
-def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: OperationView) -> Tie:
+def wait_link_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: OperationView) -> WaitLink:
     """Return whether a wait keeps a rank from entering an operation that it has not entered.
 
     Args:
@@ -141,21 +141,21 @@ def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: 
     progress = view.progress.get(operation_id.channel)
     threads = progress.threads if progress is not None else ()
     if waiting.record.thread in threads:
-        return Tie.OWN
+        return WaitLink.OWN
     callers = _due_callers(world, view, operation_id)
     if waiting.caller in callers or not (threads or (callers and waiting.caller)):
-        return Tie.OWN
+        return WaitLink.OWN
     if view.stacks is None or view.stacks.by_signal or not view.stacks.newest[0]:
-        return Tie.UNKNOWN
+        return WaitLink.UNKNOWN
     due = _due_thread(world, view, operation_id)
     if due is None:
-        return Tie.THROUGH
+        return WaitLink.THROUGH
     if stack_since(view, due.thread) is None:
-        return Tie.UNKNOWN
+        return WaitLink.UNKNOWN
     if _waits_for_threads(due) or not _is_busy(due):
-        return Tie.THROUGH
+        return WaitLink.THROUGH
     # A line of the program may wait for a lock held by another thread, which no frame shows.
-    return Tie.NONE if due.is_locked is False else Tie.UNKNOWN
+    return WaitLink.NONE if due.is_locked is False else WaitLink.UNKNOWN
 
 
 def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
@@ -188,8 +188,8 @@ def _due_callers(world: WorldSnapshot, view: RankView, operation_id: OperationId
     """Return the functions that should enter an operation, from this rank's history and the calls of other ranks."""
     progress = view.progress.get(operation_id.channel)
     own = {caller for caller in progress.callers if caller} if progress is not None else set[str]()
-    there = (other.at(operation_id) for other in world.ranks.values())
-    others = {operation.caller for operation in there if operation is not None and operation.caller}
+    operations = (other.at(operation_id) for other in world.ranks.values())
+    others = {operation.caller for operation in operations if operation is not None and operation.caller}
     return (own & others) or own or others
 
 
@@ -197,14 +197,16 @@ def caller_of(stack: ThreadStack) -> str:
     """Return the function run by a thread, as in `CallerName`; '' if its stack is too short."""
     if stack.name == MAIN_THREAD:
         return MAIN_THREAD
-    frames = [(place, frame) for frame in reversed(stack.frames) if (place := _place_as_caller(frame)) is not None]
+    frames = [
+        (priority, frame) for frame in reversed(stack.frames) if (priority := _caller_priority(frame)) is not None
+    ]
     if not frames:
         return ""
     _, outer = min(frames, key=lambda candidate: candidate[0])
     return name_caller(outer.function, outer.file)
 
 
-def _place_as_caller(frame: CallSiteName) -> int | None:
+def _caller_priority(frame: CallSiteName) -> int | None:
     """Return the priority of a frame for naming a thread's function, 0 the highest; None for others."""
     match owner_of(frame.file):
         case FrameOwner.USER:

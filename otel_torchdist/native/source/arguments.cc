@@ -51,7 +51,7 @@ bool add_tensors(Key& key, const IValue& described) {
   }
   const auto tensors = described.toListRef();
   bool fits = key.add(tensors.size() << 8 | 1);
-  for (size_t index = 0; fits && index < tensors.size() && index < MOST_TENSORS; ++index) {
+  for (size_t index = 0; fits && index < tensors.size() && index < MAX_TENSORS; ++index) {
     fits = add_tensor(key, tensors[index].unsafeToTensorImpl());
   }
   return fits;
@@ -77,19 +77,19 @@ bool gathers_unlike(const Operation& operation, const IValue* arguments) {
   if (operation.gathered < 0) {
     return false;
   }
-  const auto given = arguments[operation.described].toListRef();
+  const auto inputs = arguments[operation.described].toListRef();
   const auto outputs = arguments[operation.gathered].toListRef();
-  if (given.size() != 1 || outputs.size() != 1) {
+  if (inputs.size() != 1 || outputs.size() != 1) {
     return true;
   }
   const auto parts = outputs[0].toListRef();
-  const int64_t own = given[0].unsafeToTensorImpl()->numel();
-  return parts.size() <= MOST_TENSORS && std::any_of(parts.begin(), parts.end(), [own](const IValue& part) {
-           return part.unsafeToTensorImpl()->numel() != own;
+  const int64_t input_size = inputs[0].unsafeToTensorImpl()->numel();
+  return parts.size() <= MAX_TENSORS && std::any_of(parts.begin(), parts.end(), [input_size](const IValue& part) {
+           return part.unsafeToTensorImpl()->numel() != input_size;
          });
 }
 
-int64_t number_in(const IValue* arguments, int32_t place) { return place >= 0 ? arguments[place].toInt() : -1; }
+int64_t integer_argument(const IValue* arguments, int32_t index) { return index >= 0 ? arguments[index].toInt() : -1; }
 
 }  // namespace
 
@@ -107,14 +107,14 @@ bool make_key(ThreadState& thread, Session& session, const Operation& operation,
           : 1 + static_cast<c10d::ReduceOp*>(object_in(arguments[operation.reduce_op]))->op_;
   bool fits = key.add(static_cast<uint64_t>(operation.index) << 32 | reduce_op << 1 | static_cast<uint64_t>(is_async)) &&
               key.add(reinterpret_cast<uint64_t>(object_in(arguments[operation.group]))) && key.add(keys.raw_repr()) &&
-              key.add(static_cast<uint64_t>(number_in(arguments, operation.peer))) &&
-              key.add(static_cast<uint64_t>(number_in(arguments, operation.tag))) && key.add(hash_of_label()) &&
+              key.add(static_cast<uint64_t>(integer_argument(arguments, operation.peer))) &&
+              key.add(static_cast<uint64_t>(integer_argument(arguments, operation.tag))) && key.add(hash_of_label()) &&
               key.add(torch::autograd::get_current_graph_task_id() >= 0);
   bool is_known = true;
   const CallSite site = find_call_site(thread.codes, session.code_kinds, &is_known);
   fits = fits && is_known && key.add(site.code) && key.add(static_cast<uint64_t>(site.instruction)) &&
-         key.add(site.around);
-  thread.unshaped = key.size();
+         key.add(site.path_hash);
+  thread.words_before_shapes = key.size();
   return fits && add_tensors(key, arguments[operation.described]);
 }
 
@@ -125,12 +125,12 @@ bool make_ragged_key(ThreadState& thread, const IValue& described) {
     return false;
   }
   const auto type = tensors[0].unsafeToTensorImpl()->dtype();
-  for (size_t index = 1; index < tensors.size() && index < MOST_TENSORS; ++index) {
+  for (size_t index = 1; index < tensors.size() && index < MAX_TENSORS; ++index) {
     if (tensors[index].unsafeToTensorImpl()->dtype() != type) {
       return false;
     }
   }
-  thread.ragged.copy(thread.key, thread.unshaped);
+  thread.ragged.copy(thread.key, thread.words_before_shapes);
   return thread.ragged.add(~uint64_t{0}) && thread.ragged.add(static_cast<uint64_t>(type.toScalarType())) &&
          thread.ragged.add(tensors.size() << 1 | static_cast<uint64_t>(is_list));
 }
@@ -142,7 +142,7 @@ uint64_t bytes_in(const IValue& described) {
   }
   uint64_t bytes = 0;
   const auto tensors = described.toListRef();
-  for (size_t index = 0; index < tensors.size() && index < MOST_TENSORS; ++index) {
+  for (size_t index = 0; index < tensors.size() && index < MAX_TENSORS; ++index) {
     const at::TensorImpl* tensor = tensors[index].unsafeToTensorImpl();
     bytes += static_cast<uint64_t>(tensor->numel()) * tensor->itemsize();
   }
@@ -158,7 +158,7 @@ size_t memory_in(const IValue& output, const void** memory) {
   }
   size_t count = 0;
   for (const IValue& tensor : output.toListRef()) {
-    if (count == MOST_TENSORS) {
+    if (count == MAX_TENSORS) {
       break;
     }
     count = add_memory(tensor, memory, count);

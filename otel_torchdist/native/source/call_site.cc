@@ -5,19 +5,21 @@
 namespace otel_torchdist {
 namespace {
 
-constexpr int WITHIN_REACH = 64;
-constexpr int CALLERS = 12;  // frames behind the call site that distinguish calls: four levels of modules
-constexpr size_t FEWEST_CACHED = 64;  // powers of two
-constexpr size_t MOST_CACHED = 1024;
-constexpr size_t PROBED = 8;
-constexpr uint8_t OWNED_BY_C = 3;  // a frame on the C stack between Python frames
-constexpr int64_t UNIT = 2;        // bytes of an instruction, Python's unit
+constexpr int MAX_FRAMES = 64;       // Python frames that are searched for a call site
+constexpr int HASHED_CALLERS = 12;   // callers of the call site that distinguish calls: four levels of modules
+constexpr size_t MIN_CACHED = 64;    // code objects in a thread's cache; powers of two
+constexpr size_t MAX_CACHED = 1024;
+constexpr size_t MAX_PROBES = 8;
+constexpr uint8_t NOT_PYTHONS = 3;  // owners from here on: the C stack, or the interpreter itself, between Python frames
+constexpr int64_t INSTRUCTION_BYTES = 2;  // Python counts instructions in units of this size
+// Bits of a reference in a frame, from 3.14 on. Objects are aligned to 16 bytes.
+constexpr uint64_t REFERENCE_TAGS = 3;
 
 // Offsets in bytes, for 64-bit builds with the GIL.
-struct Frames {
+struct FrameLayout {
   int minor;
-  int frame;         // in the thread's state: the innermost frame, or a pointer to it
-  int within;        // offset of the innermost frame there; -1 if `frame` is the frame
+  int frame;         // in the thread's state: a pointer to the innermost frame, or to an object that points to it
+  int innermost;     // in the object at `frame`: the innermost frame; -1 if `frame` points to that frame itself
   int code;          // in a frame
   int previous;      // in a frame
   int instruction;   // in a frame: a pointer; in 3.10 a number
@@ -25,14 +27,37 @@ struct Frames {
   int instructions;  // in a code object: the first instruction
 };
 
-constexpr Frames KNOWN[] = {
+constexpr FrameLayout FRAME_LAYOUTS[] = {
     {10, 24, -1, 32, 24, 96, -1, -1},
     {11, 56, 8, 32, 48, 56, -1, 184},
     {12, 56, 0, 0, 8, 56, 70, 192},
-    {13, 72, -1, 0, 8, 56, 70, 200},
 };
 
-const Frames* in_use = nullptr;
+// Since 3.13, CPython keeps its offsets for debuggers in `_PyRuntime.debug_offsets` (pycore_debug_offsets.h; in 3.13
+// pycore_runtime.h). Indices of that table's words.
+struct DebugOffsets {
+  int minor;
+  int frame;
+  int previous;
+  int code;
+  int instruction;
+  int owner;
+  int instructions;
+};
+
+constexpr DebugOffsets DEBUG_OFFSETS[] = {
+    {13, 23, 29, 30, 31, 33, 43},
+    {14, 26, 32, 33, 34, 36, 48},
+    {15, 26, 40, 41, 42, 44, 56},
+};
+constexpr char COOKIE[] = "xdebugpy";
+constexpr int VERSION_WORD = 1;  // PY_VERSION_HEX
+constexpr int MINOR_SHIFT = 16;
+constexpr uint64_t MAJOR = 3 << 8;
+constexpr int FREE_THREADED_WORD = 2;
+
+FrameLayout read_layout;
+const FrameLayout* frame_layout = nullptr;
 
 template <typename T>
 T read(const void* object, int offset) {
@@ -41,41 +66,46 @@ T read(const void* object, int offset) {
   return value;
 }
 
-const void* innermost(const Frames& frames) {
+const void* innermost(const FrameLayout& offsets) {
   const void* state = PyGILState_GetThisThreadState();
   if (state == nullptr) {
     return nullptr;  // a C++ thread
   }
-  const void* found = read<const void*>(state, frames.frame);
-  return frames.within < 0 || found == nullptr ? found : read<const void*>(found, frames.within);
+  const void* found = read<const void*>(state, offsets.frame);
+  return offsets.innermost < 0 || found == nullptr ? found : read<const void*>(found, offsets.innermost);
 }
 
-bool is_of_python(const Frames& frames, const void* frame) {
-  return frames.owner < 0 || read<uint8_t>(frame, frames.owner) != OWNED_BY_C;
+bool is_python_frame(const FrameLayout& offsets, const void* frame) {
+  return offsets.owner < 0 || read<uint8_t>(frame, offsets.owner) < NOT_PYTHONS;
 }
 
-int64_t instruction_of(const Frames& frames, const void* frame, const void* code) {
-  if (frames.instructions < 0) {
-    return read<int32_t>(frame, frames.instruction) * UNIT;
+const void* code_of(const FrameLayout& offsets, const void* frame) {
+  return reinterpret_cast<const void*>(read<uint64_t>(frame, offsets.code) & ~REFERENCE_TAGS);
+}
+
+int64_t instruction_of(const FrameLayout& offsets, const void* frame, const void* code) {
+  if (offsets.instructions < 0) {
+    return read<int32_t>(frame, offsets.instruction) * INSTRUCTION_BYTES;
   }
-  const auto* current = read<const char*>(frame, frames.instruction);
-  return current - (static_cast<const char*>(code) + frames.instructions);
+  const auto* current = read<const char*>(frame, offsets.instruction);
+  return current - (static_cast<const char*>(code) + offsets.instructions);
 }
 
-uint64_t mixed(uint64_t around, uint64_t more) { return (around ^ more) * 0x9E3779B97F4A7C15U + 1; }
+uint64_t mix(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x9E3779B97F4A7C15U + 1; }
 
-// Hashes the instructions of the frames behind a frame, not their code: code that is created per call always differs.
-uint64_t add_callers(const Frames& frames, const void* frame, uint64_t around) {
-  for (int within = 0; within < CALLERS; ++within) {
+// Hashes the instructions of a frame's callers, not their code: code objects that are created per call always differ.
+uint64_t add_callers(const FrameLayout& offsets, const void* frame, uint64_t path_hash) {
+  for (int caller = 0; caller < HASHED_CALLERS; ++caller) {
     do {
-      frame = read<const void*>(frame, frames.previous);
-    } while (frame != nullptr && !is_of_python(frames, frame));
+      frame = read<const void*>(frame, offsets.previous);
+    } while (frame != nullptr && !is_python_frame(offsets, frame));
     if (frame == nullptr) {
       break;
     }
-    around = mixed(around, static_cast<uint64_t>(instruction_of(frames, frame, read<const void*>(frame, frames.code))));
+    const int64_t instruction = instruction_of(offsets, frame, code_of(offsets, frame));
+    path_hash = mix(path_hash, static_cast<uint64_t>(instruction));
   }
-  return around;
+  return path_hash;
 }
 
 }  // namespace
@@ -112,10 +142,10 @@ CodeKind CodeCache::find(uint64_t code, CodeKinds& kinds) {
 
 // Returns the slot of a code object, or a free slot, or null.
 CodeCache::Slot* CodeCache::find_slot(uint64_t code) noexcept {
-  const size_t last = slots_.size() - 1;
+  const size_t mask = slots_.size() - 1;
   const size_t first = (code >> 4) * 0x9E3779B97F4A7C15U >> 54;  // 10 bits
-  for (size_t probe = 0; probe < PROBED; ++probe) {
-    Slot& slot = slots_[(first + probe) & last];
+  for (size_t probe = 0; probe < MAX_PROBES; ++probe) {
+    Slot& slot = slots_[(first + probe) & mask];
     if (slot.code == code || slot.code == 0) {
       return &slot;
     }
@@ -125,31 +155,61 @@ CodeCache::Slot* CodeCache::find_slot(uint64_t code) noexcept {
 
 void CodeCache::put(uint64_t code, CodeKind kind) {
   if (slots_.empty()) {
-    slots_.resize(FEWEST_CACHED);
+    slots_.resize(MIN_CACHED);
   }
   Slot* slot = find_slot(code);
-  while (slot == nullptr && slots_.size() < MOST_CACHED) {  // most threads run few code objects
-    std::vector<Slot> before(2 * slots_.size());
-    slots_.swap(before);
-    for (const Slot& one : before) {
-      Slot* free = one.code != 0 ? find_slot(one.code) : nullptr;
+  while (slot == nullptr && slots_.size() < MAX_CACHED) {  // most threads run few code objects
+    std::vector<Slot> old_slots(2 * slots_.size());
+    slots_.swap(old_slots);
+    for (const Slot& old : old_slots) {
+      Slot* free = old.code != 0 ? find_slot(old.code) : nullptr;
       if (free != nullptr) {
-        *free = one;
+        *free = old;
       }
     }
     slot = find_slot(code);
   }
-  if (slot == nullptr) {  // full: keep the newest
-    const size_t last = slots_.size() - 1;
-    slot = &slots_[(((code >> 4) * 0x9E3779B97F4A7C15U >> 54) + PROBED - 1) & last];
+  if (slot == nullptr) {  // full: replace an entry
+    const size_t mask = slots_.size() - 1;
+    slot = &slots_[(((code >> 4) * 0x9E3779B97F4A7C15U >> 54) + MAX_PROBES - 1) & mask];
   }
   *slot = {code, kind};
 }
 
-bool use_frames_of(int minor) {
-  for (const Frames& frames : KNOWN) {
-    if (frames.minor == minor) {
-      in_use = &frames;
+namespace {
+
+// Returns whether the runtime's own table of offsets is of this version of Python, with the GIL. Without the GIL, each
+// thread has its own copy of the instructions, and objects have another head.
+bool read_debug_offsets(const DebugOffsets& index, const uint64_t* words) {
+  if (words == nullptr || __builtin_memcmp(words, COOKIE, sizeof(uint64_t)) != 0 ||
+      words[VERSION_WORD] >> MINOR_SHIFT != (MAJOR | static_cast<uint64_t>(index.minor)) ||
+      words[FREE_THREADED_WORD] != 0) {
+    return false;
+  }
+  const auto offset = [words](int word) { return static_cast<int>(words[word]); };
+  read_layout = {index.minor,
+                 offset(index.frame),
+                 -1,
+                 offset(index.code),
+                 offset(index.previous),
+                 offset(index.instruction),
+                 offset(index.owner),
+                 offset(index.instructions)};
+  return true;
+}
+
+}  // namespace
+
+bool use_frames_of(int minor, const void* runtime) {
+  for (const FrameLayout& offsets : FRAME_LAYOUTS) {
+    if (offsets.minor == minor) {
+      frame_layout = &offsets;
+      return true;
+    }
+  }
+  for (const DebugOffsets& index : DEBUG_OFFSETS) {
+    if (index.minor == minor && read_debug_offsets(index, static_cast<const uint64_t*>(runtime))) {
+      frame_layout = &read_layout;
       return true;
     }
   }
@@ -158,16 +218,17 @@ bool use_frames_of(int minor) {
 
 CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known) {
   *is_known = true;
-  const Frames& frames = *in_use;
-  const void* frame = innermost(frames);
-  CallSite within;  // in a package, in case there is no frame of user code
-  uint64_t around = 0;
-  for (int seen = 0; frame != nullptr && seen < WITHIN_REACH; frame = read<const void*>(frame, frames.previous)) {
-    if (!is_of_python(frames, frame)) {
+  const FrameLayout& offsets = *frame_layout;
+  const void* frame = innermost(offsets);
+  CallSite package_site;  // the result if there is no frame of user code
+  uint64_t path_hash = 0;
+  for (int searched = 0; frame != nullptr && searched < MAX_FRAMES;
+       frame = read<const void*>(frame, offsets.previous)) {
+    if (!is_python_frame(offsets, frame)) {
       continue;
     }
-    ++seen;
-    const void* code = read<const void*>(frame, frames.code);
+    ++searched;
+    const void* code = code_of(offsets, frame);
     const CodeKind kind = cache.find(reinterpret_cast<uint64_t>(code), kinds);
     if (kind == CodeKind::UNKNOWN) {
       *is_known = false;
@@ -176,28 +237,28 @@ CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known) {
     if (kind == CodeKind::BETWEEN) {
       continue;
     }
-    const CallSite here{reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code), 0};
+    const CallSite site{reinterpret_cast<uint64_t>(code), instruction_of(offsets, frame, code), 0};
     if (kind != CodeKind::PACKAGE) {
-      around = kind == CodeKind::PROGRAM ? add_callers(frames, frame, around) : around;
-      return {here.code, here.instruction, around};
+      path_hash = kind == CodeKind::PROGRAM ? add_callers(offsets, frame, path_hash) : path_hash;
+      return {site.code, site.instruction, path_hash};
     }
-    around = mixed(mixed(around, here.code), static_cast<uint64_t>(here.instruction));
-    within = within.code == 0 ? here : within;
+    path_hash = mix(mix(path_hash, site.code), static_cast<uint64_t>(site.instruction));
+    package_site = package_site.code == 0 ? site : package_site;
   }
-  return within;
+  return package_site;
 }
 
 CallSite innermost_frame() {
-  const Frames& frames = *in_use;
-  const void* frame = innermost(frames);
-  while (frame != nullptr && !is_of_python(frames, frame)) {
-    frame = read<const void*>(frame, frames.previous);
+  const FrameLayout& offsets = *frame_layout;
+  const void* frame = innermost(offsets);
+  while (frame != nullptr && !is_python_frame(offsets, frame)) {
+    frame = read<const void*>(frame, offsets.previous);
   }
   if (frame == nullptr) {
     return {};
   }
-  const void* code = read<const void*>(frame, frames.code);
-  return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code), 0};
+  const void* code = code_of(offsets, frame);
+  return {reinterpret_cast<uint64_t>(code), instruction_of(offsets, frame, code), 0};
 }
 
 }  // namespace otel_torchdist

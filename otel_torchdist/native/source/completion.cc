@@ -13,8 +13,8 @@
 namespace otel_torchdist {
 namespace {
 
-// Callback of a future. Gloo calls it on its thread just before the operation counts as complete, or immediately if it
-// is over. It is trivially copyable and has 16 bytes, so it needs no allocation.
+// Callback of a future. Gloo calls it on its thread just before the operation counts as complete, or at once if the
+// operation is over. It is trivially copyable and has 16 bytes, so it needs no allocation.
 class OnEnd {
  public:
   OnEnd(Group* group, uint64_t number, bool is_synchronizing) noexcept
@@ -101,10 +101,10 @@ unsigned blame_of(const std::exception_ptr& error) noexcept {
   }
   try {
     std::rethrow_exception(error);
-  } catch (const c10::Error& torchs) {
-    return blame_in(torchs.what_without_backtrace());
-  } catch (const std::exception& other) {
-    return blame_in(other.what());
+  } catch (const c10::Error& torch_error) {
+    return blame_in(torch_error.what_without_backtrace());
+  } catch (const std::exception& exception) {
+    return blame_in(exception.what());
   } catch (...) {
     return layout::BLAME_UNKNOWN;
   }
@@ -119,10 +119,10 @@ uint32_t failure_word(const Session& session, const std::exception_ptr& error) n
 
 namespace {
 
-Followed followed_of(const Issued& issued) noexcept {
+FollowedOperation followed_of(const Issued& issued) noexcept {
   const Plan& plan = issued.plan;
   return {issued.number, issued.entered_ns, plan.group,        plan.devices,
-          plan.kind,     plan.flags,        issued.item.place, issued.item.device};
+          plan.kind,     plan.flags,        issued.item.slot, issued.item.device};
 }
 
 void map_memory(const Issued& issued, const void* const* memory, size_t count) noexcept {
@@ -194,19 +194,19 @@ void follow(const Issued& issued, c10::IValue* work, const void* const* memory, 
     } else {
       follow_on_device(issued, work, memory, count);
     }
-  } catch (...) {  // contain our errors
+  } catch (...) {  // the program must not see our errors
     end(issued, layout::HOW_ABANDONED);
   }
 }
 
-void wait_begins(Session& session, const Followed& followed) noexcept {
+void wait_begins(Session& session, const FollowedOperation& followed) noexcept {
   if ((followed.flags & BACKGROUND) != 0) {
     const auto elapsed_ns = static_cast<int64_t>(now_ns() - followed.entered_ns);
     session.tape.mark(followed.number, layout::WORD_WAIT_ENTERED, elapsed_ns, layout::HOW_CALL);
   }
 }
 
-void wait_ended(Session& session, const Followed& followed) noexcept {
+void wait_ended(Session& session, const FollowedOperation& followed) noexcept {
   session.tape.complete(followed.number, followed.entered_ns, now_ns(), layout::HOW_WAIT, 0);
   if ((followed.flags & SYNCHRONIZING) != 0) {
     followed.group->is_synchronized.store(true, std::memory_order_relaxed);

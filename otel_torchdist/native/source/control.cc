@@ -21,22 +21,23 @@ Tail tail_of(const char* bytes) {
   return tail;
 }
 
-constexpr int TAKEN = 1;
-constexpr int ALL_FORGOTTEN = 2;
+constexpr int ACCEPTED = 1;
+constexpr int OTHERS_DROPPED = 2;
 }  // namespace
 
 // --- the library ---
 
-EXPORT int otd_abi() { return layout::VERSION * 1000 + 5; }
+EXPORT int otd_abi() { return layout::VERSION * 1000 + 6; }
 EXPORT const char* otd_torch_version() { return TORCH_VERSION; }
-EXPORT int otd_use_frames(int minor) { return use_frames_of(minor) ? 1 : 0; }
+EXPORT int otd_use_frames(int minor, const void* runtime) { return use_frames_of(minor, runtime) ? 1 : 0; }
 EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
   const CallSite site = innermost_frame();
   *code = site.code;
   *instruction = site.instruction;
 }
 
-// --- a tape: after a fork from C, unknown to Python, nothing is written to the parent's tape ---
+// --- a tape ---
+// C code may fork without Python's knowledge. Such a child writes nothing to its parent's tape.
 
 EXPORT void* otd_open(int file, uint64_t capacity) {
   auto* session = new (std::nothrow) Session(file, capacity);
@@ -46,68 +47,70 @@ EXPORT void* otd_open(int file, uint64_t capacity) {
   }
   return session;
 }
-EXPORT void otd_begin(void* session, uint64_t window, const uint32_t* failures) {
-  auto* own = static_cast<Session*>(session);
-  own->window = window;
+EXPORT void otd_begin(void* handle, uint64_t window, const uint32_t* failures) {
+  auto* session = static_cast<Session*>(handle);
+  session->window = window;
   for (size_t index = 0; index < FAILURES; ++index) {
-    own->failures[index].store(failures[index]);
+    session->failures[index].store(failures[index]);
   }
-  begin_session(own);
+  begin_session(session);
 }
-EXPORT void otd_end(void* session) { end_session(static_cast<Session*>(session)); }
-EXPORT void otd_release(void* session) {
-  end_session(static_cast<Session*>(session));
-  release(static_cast<Session*>(session));
+EXPORT void otd_end(void* handle) { end_session(static_cast<Session*>(handle)); }
+EXPORT void otd_release(void* handle) {
+  end_session(static_cast<Session*>(handle));
+  release(static_cast<Session*>(handle));
 }
-EXPORT void otd_set_step(void* session, int64_t step) { static_cast<Session*>(session)->step.store(step); }
-EXPORT void otd_stop_windows(void* session) { static_cast<Session*>(session)->counts_windows.store(false); }
-EXPORT uint64_t otd_tape_begin(void* session, uint64_t entered_ns, int64_t step, uint64_t sequence, const char* tail) {
-  auto* own = static_cast<Session*>(session);
-  return own->is_of_parent() ? 0 : own->tape.begin(entered_ns, step, sequence, tail_of(tail));
+// Whether calls without a session go on to torch, without Python.
+EXPORT void otd_pass_on(int passes_on) { set_passes_on(passes_on != 0); }
+EXPORT void otd_set_step(void* handle, int64_t step) { static_cast<Session*>(handle)->step.store(step); }
+EXPORT void otd_stop_windows(void* handle) { static_cast<Session*>(handle)->counts_windows.store(false); }
+EXPORT uint64_t otd_tape_begin(void* handle, uint64_t entered_ns, int64_t step, uint64_t sequence, const char* tail) {
+  auto* session = static_cast<Session*>(handle);
+  return session->is_of_parent() ? 0 : session->tape.begin(entered_ns, step, sequence, tail_of(tail));
 }
-EXPORT uint64_t otd_tape_append(void* session, const char* payload) {
-  auto* own = static_cast<Session*>(session);
-  if (own->is_of_parent()) {
+EXPORT uint64_t otd_tape_append(void* handle, const char* payload) {
+  auto* session = static_cast<Session*>(handle);
+  if (session->is_of_parent()) {
     return 0;
   }
   uint64_t words[layout::PAYLOAD_WORDS];
   std::memcpy(words, payload, sizeof(words));
-  return own->tape.append(words, nullptr);
+  return session->tape.append(words, nullptr);
 }
-EXPORT void otd_tape_mark(void* session, uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) {
-  auto* own = static_cast<Session*>(session);
-  if (!own->is_of_parent()) {
-    own->tape.mark(number, which, elapsed_ns, how);
+EXPORT void otd_tape_mark(void* handle, uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) {
+  auto* session = static_cast<Session*>(handle);
+  if (!session->is_of_parent()) {
+    session->tape.mark(number, which, elapsed_ns, how);
   }
 }
-EXPORT void otd_tape_clear(void* session, uint64_t number, unsigned which) {
-  auto* own = static_cast<Session*>(session);
-  if (!own->is_of_parent()) {
-    own->tape.clear(number, which);
+EXPORT void otd_tape_clear(void* handle, uint64_t number, unsigned which) {
+  auto* session = static_cast<Session*>(handle);
+  if (!session->is_of_parent()) {
+    session->tape.clear(number, which);
   }
 }
-EXPORT int otd_tape_complete(void* session, uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how,
+EXPORT int otd_tape_complete(void* handle, uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how,
                              uint32_t failure) {
-  auto* own = static_cast<Session*>(session);
-  return !own->is_of_parent() && own->tape.complete(number, entered_ns, ended_ns, how, failure) ? 1 : 0;
+  auto* session = static_cast<Session*>(handle);
+  return !session->is_of_parent() && session->tape.complete(number, entered_ns, ended_ns, how, failure) ? 1 : 0;
 }
-EXPORT uint64_t otd_tape_begun_at(void* session, uint64_t entered_ns) {
-  return static_cast<Session*>(session)->tape.begun_at(entered_ns);
+EXPORT uint64_t otd_tape_find_record_entered_at(void* handle, uint64_t entered_ns) {
+  return static_cast<Session*>(handle)->tape.find_record_entered_at(entered_ns);
 }
-EXPORT uint64_t otd_tape_open(void* session, uint64_t* numbers, uint64_t size) {
-  return static_cast<Session*>(session)->tape.open_numbers(numbers, size);
+EXPORT uint64_t otd_tape_open(void* handle, uint64_t* numbers, uint64_t size) {
+  return static_cast<Session*>(handle)->tape.open_numbers(numbers, size);
 }
-EXPORT void otd_tape_add(void* session, unsigned live_word, uint64_t value) {
-  auto* own = static_cast<Session*>(session);
-  if (!own->is_of_parent()) {
-    own->tape.add(live_word, value);
+EXPORT void otd_tape_add(void* handle, unsigned live_word, uint64_t value) {
+  auto* session = static_cast<Session*>(handle);
+  if (!session->is_of_parent()) {
+    session->tape.add(live_word, value);
   }
 }
 
 // --- groups and plans ---
 
-EXPORT void* otd_add_group(void* session, int has_one_channel) {
-  Group* group = static_cast<Session*>(session)->add_group();
+EXPORT void* otd_add_group(void* handle, int has_one_channel) {
+  Group* group = static_cast<Session*>(handle)->add_group();
   group->has_one_channel = has_one_channel != 0;
   return group;
 }
@@ -116,9 +119,9 @@ EXPORT void otd_set_coalescing(void* group, int is_coalescing) {
   static_cast<Group*>(group)->is_coalescing.store(is_coalescing != 0);
 }
 EXPORT int otd_is_synchronized(void* group) { return static_cast<Group*>(group)->is_synchronized.load() ? 1 : 0; }
-EXPORT int64_t* otd_add_counter(void* session) {
+EXPORT int64_t* otd_add_counter(void* handle) {
   static_assert(sizeof(Counter) == sizeof(int64_t));
-  return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_counter());
+  return reinterpret_cast<int64_t*>(static_cast<Session*>(handle)->add_counter());
 }
 // Returns the address of the calling thread's label, valid for the lifetime of the thread.
 EXPORT uint32_t* otd_label_word() { return &thread_state().label; }
@@ -132,21 +135,21 @@ EXPORT void otd_set_buckets(void* group, uint32_t label, const uint64_t* sizes, 
     static_cast<Group*>(group)->buckets.store(nullptr);
   }
 }
-EXPORT void otd_learn_code(void* session, uint64_t code, int kind) {
-  static_cast<Session*>(session)->code_kinds.learn(code, static_cast<CodeKind>(kind));
+EXPORT void otd_learn_code(void* handle, uint64_t code, int kind) {
+  static_cast<Session*>(handle)->code_kinds.learn(code, static_cast<CodeKind>(kind));
 }
-EXPORT void otd_forget_code(void* session) {
-  static_cast<Session*>(session)->code_kinds.forget();
-  static_cast<Session*>(session)->generation.fetch_add(1);
+EXPORT void otd_forget_code(void* handle) {
+  static_cast<Session*>(handle)->code_kinds.forget();
+  static_cast<Session*>(handle)->generation.fetch_add(1);
 }
-EXPORT void otd_void_plans(void* session) { static_cast<Session*>(session)->generation.fetch_add(1); }
+EXPORT void otd_void_plans(void* handle) { static_cast<Session*>(handle)->generation.fetch_add(1); }
 
 // Sets the plan for calls like this thread's last call that Python recorded. Without a group, Python records them.
-EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices, const char* tail, uint32_t kind,
+EXPORT int otd_plan(void* handle, void* group, int64_t* counter, void* devices, const char* tail, uint32_t kind,
                     uint32_t flags, uint32_t ragged_factor) {
   ThreadState& thread = thread_state();
-  if (!thread.is_pending || thread.session != session ||
-      thread.generation != static_cast<Session*>(session)->generation.load()) {
+  if (!thread.is_pending || thread.session != handle ||
+      thread.generation != static_cast<Session*>(handle)->generation.load()) {
     return 0;
   }
   thread.is_pending = false;
@@ -162,7 +165,7 @@ EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices,
   }
   const Key& key = plan.is(RAGGED) ? thread.ragged : thread.key;
   try {
-    return thread.plans.put(key, key.hash(), plan) ? TAKEN : ALL_FORGOTTEN;
+    return thread.plans.put(key, key.hash(), plan) ? ACCEPTED : OTHERS_DROPPED;
   } catch (const std::bad_alloc&) {
     return 0;
   }
@@ -174,9 +177,9 @@ EXPORT void* otd_stream_of_torch(void* get_current_stream, void* get_handle) {
   return reinterpret_cast<void*>(stream_of_torch(get_current_stream, get_handle));
 }
 // Never freed: an operation may be in flight until the process ends.
-EXPORT void* otd_devices(const CudaFunctions* functions, uint32_t most_events) {
+EXPORT void* otd_devices(const CudaFunctions* functions, uint32_t max_events) {
   try {
-    return new Devices(*functions, most_events);
+    return new Devices(*functions, max_events);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -184,8 +187,8 @@ EXPORT void* otd_devices(const CudaFunctions* functions, uint32_t most_events) {
 EXPORT uint64_t otd_devices_take(void* devices, DeviceItem* items, uint64_t size) {
   return static_cast<Devices*>(devices)->take(items, size);
 }
-EXPORT uint32_t otd_devices_state(void* devices, uint32_t place) { return static_cast<Devices*>(devices)->state(place); }
-EXPORT void otd_devices_release(void* devices, uint32_t place) { static_cast<Devices*>(devices)->release(place); }
+EXPORT uint32_t otd_devices_state(void* devices, uint32_t slot) { return static_cast<Devices*>(devices)->state(slot); }
+EXPORT void otd_devices_release(void* devices, uint32_t slot) { static_cast<Devices*>(devices)->release(slot); }
 EXPORT void otd_devices_give_back(void* devices, int device, void* event) {
   static_cast<Devices*>(devices)->give_back(device, event);
 }

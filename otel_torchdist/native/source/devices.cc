@@ -14,9 +14,12 @@
 namespace otel_torchdist {
 namespace {
 
-constexpr uint32_t MOST_IN_FLIGHT = 4096;
+constexpr uint32_t MAX_IN_FLIGHT = 4096;
 constexpr uint64_t SECOND_NS = 1'000'000'000;
 constexpr int UNKNOWN_ERROR = 999;  // `cudaErrorUnknown`
+constexpr uint64_t FIRST_TIMED = 32;
+constexpr uint64_t PAIR_EVERY = 32;
+constexpr uint64_t HASH = 0x9E3779B97F4A7C15U;
 
 // `c10::cuda::CUDAStream` has a `c10::Stream` as its only member, so both are returned the same way.
 using GetCurrentStream = c10::Stream (*)(c10::DeviceIndex);
@@ -34,7 +37,13 @@ int current_stream_of_torch(int device, void** handle) {
   }
 }
 
+bool begins_pair(uint64_t sequence) noexcept { return sequence * HASH <= UINT64_MAX / PAIR_EVERY; }
+
 }  // namespace
+
+bool is_timed(uint64_t sequence) noexcept {
+  return sequence <= FIRST_TIMED || begins_pair(sequence) || begins_pair(sequence - 1);
+}
 
 CurrentStream stream_of_torch(void* get_current, void* handle) {
   get_current_stream = reinterpret_cast<GetCurrentStream>(get_current);
@@ -50,15 +59,15 @@ struct Devices::Entry {
   c10::intrusive_ptr<c10::ivalue::Future> result;  // the watchdog's result, which holds no tensor
 };
 
-Devices::Devices(const CudaFunctions& functions, uint32_t most_events)
-    : functions_(functions), most_events_(most_events), entries_(std::make_unique<Entry[]>(MOST_IN_FLIGHT)) {
-  free_places_.reserve(MOST_IN_FLIGHT);
-  for (uint32_t place = MOST_IN_FLIGHT; place > 0; --place) {
-    free_places_.push_back(place - 1);
+Devices::Devices(const CudaFunctions& functions, uint32_t max_events)
+    : functions_(functions), max_events_(max_events), entries_(std::make_unique<Entry[]>(MAX_IN_FLIGHT)) {
+  free_slots_.reserve(MAX_IN_FLIGHT);
+  for (uint32_t slot = MAX_IN_FLIGHT; slot > 0; --slot) {
+    free_slots_.push_back(slot - 1);
   }
 }
 
-// The error stays with the thread until it is read. The user's next check would report it.
+// Reads the error, too: CUDA keeps it for the thread until then, and the program's next check would report it.
 bool Devices::check(int code) noexcept {
   if (code == 0) {
     return true;
@@ -71,7 +80,7 @@ bool Devices::check(int code) noexcept {
   return false;
 }
 
-// An event belongs to the current device at its creation.
+// An event belongs to the device that is current when it is created.
 void* Devices::take_event(int device) noexcept {
   {
     const std::lock_guard<std::mutex> lock(lock_);
@@ -81,38 +90,40 @@ void* Devices::take_event(int device) noexcept {
       events.free.pop_back();
       return event;
     }
-    if (events.made >= most_events_) {
+    if (events.created >= max_events_) {
       return nullptr;
     }
-    ++events.made;
+    ++events.created;
   }
-  int before = 0;
+  int previous_device = 0;
   void* event = nullptr;
-  if (!check(functions_.get_device(&before)) || (before != device && !check(functions_.set_device(device)))) {
+  if (!check(functions_.get_device(&previous_device)) ||
+      (previous_device != device && !check(functions_.set_device(device)))) {
     return nullptr;
   }
   if (!check(functions_.create_event(&event, 0))) {
     event = nullptr;
   }
-  if (before != device) {
-    check(functions_.set_device(before));
+  if (previous_device != device) {
+    check(functions_.set_device(previous_device));
   }
   return event;
 }
 
-// The default stream is that of the current device, so the device must be current.
+// A null stream is the default stream of the current device, so the device must be current.
 bool Devices::record(void* event, int device, void* stream) noexcept {
   return stream != nullptr ? check(functions_.record(event, stream)) : record_on_default(event, device);
 }
 
 bool Devices::record_on_default(void* event, int device) noexcept {
-  int before = 0;
-  if (!check(functions_.get_device(&before)) || (before != device && !check(functions_.set_device(device)))) {
+  int previous_device = 0;
+  if (!check(functions_.get_device(&previous_device)) ||
+      (previous_device != device && !check(functions_.set_device(device)))) {
     return false;
   }
   bool is_recorded = check(functions_.record(event, nullptr));
-  if (before != device) {
-    is_recorded = check(functions_.set_device(before)) && is_recorded;
+  if (previous_device != device) {
+    is_recorded = check(functions_.set_device(previous_device)) && is_recorded;
   }
   return is_recorded;
 }
@@ -138,25 +149,25 @@ bool Devices::prepare(int device, bool is_elsewhere, DeviceItem* item) noexcept 
   item->before = take_event(device);
   item->after = is_elsewhere || item->before == nullptr ? nullptr : take_event(device);
   const bool has_events = item->before != nullptr && (is_elsewhere || item->after != nullptr);
-  bool has_place = false;
+  bool has_slot = false;
   if (has_events) {
     const std::lock_guard<std::mutex> lock(lock_);
-    has_place = !free_places_.empty();
-    if (has_place) {
-      item->place = free_places_.back();
-      free_places_.pop_back();
+    has_slot = !free_slots_.empty();
+    if (has_slot) {
+      item->slot = free_slots_.back();
+      free_slots_.pop_back();
     }
   }
-  if (!has_place || !record(item->before, device, stream)) {
+  if (!has_slot || !record(item->before, device, stream)) {
     give_back(device, item->before);
     give_back(device, item->after);
-    if (has_place) {
+    if (has_slot) {
       const std::lock_guard<std::mutex> lock(lock_);
-      free_places_.push_back(item->place);
+      free_slots_.push_back(item->slot);
     }
     return false;
   }
-  Entry& entry = entries_[item->place];
+  Entry& entry = entries_[item->slot];
   entry.device = device;
   entry.before = item->before;
   entry.after = item->after;
@@ -176,10 +187,15 @@ void Devices::hand_over(const DeviceItem& item) noexcept {
   }
 }
 
-void Devices::entered(const DeviceItem& item) noexcept { hand_over(item); }
+void Devices::entered(const DeviceItem& item) noexcept {
+  if (item.is_timed != 0) {
+    entries_[item.slot].state.fetch_or(IS_TIMED, std::memory_order_relaxed);
+  }
+  hand_over(item);
+}
 
 bool Devices::issued(const DeviceItem& item, c10d::Work* work) noexcept {
-  Entry& entry = entries_[item.place];
+  Entry& entry = entries_[item.slot];
   if (work == nullptr) {
     const bool is_followed = item.after != nullptr && is_usable() && record(item.after, item.device, item.stream);
     entry.state.fetch_or(is_followed ? IS_ISSUED : IS_VOID, std::memory_order_release);
@@ -188,6 +204,9 @@ bool Devices::issued(const DeviceItem& item, c10d::Work* work) noexcept {
   try {
     entry.result = work->getFutureResult();
   } catch (...) {  // the backend has no such future
+    entry.result.reset();
+  }
+  if (entry.result == nullptr) {
     entry.state.fetch_or(IS_VOID, std::memory_order_release);
     return false;
   }
@@ -196,17 +215,18 @@ bool Devices::issued(const DeviceItem& item, c10d::Work* work) noexcept {
 }
 
 void Devices::refused(const DeviceItem& item) noexcept {
-  entries_[item.place].state.fetch_or(IS_VOID, std::memory_order_release);
+  entries_[item.slot].state.fetch_or(IS_VOID, std::memory_order_release);
 }
 
-bool Devices::wait_begins(uint64_t number, uint32_t place, int device, DeviceItem* wait) noexcept {
-  if (!is_usable()) {
+bool Devices::wait_begins(uint64_t number, uint32_t slot, int device, DeviceItem* wait) noexcept {
+  // After the operation's end, its slot may belong to another one. Python recognizes a wait for the earlier one.
+  if (!is_usable() || (entries_[slot].state.load(std::memory_order_relaxed) & IS_TIMED) == 0) {
     return false;
   }
   *wait = {};
   wait->entered_ns = now_ns();
   wait->number = number;
-  wait->place = place;
+  wait->slot = slot;
   wait->device = device;
   wait->is_wait = 1;
   if (!find_stream(device, &wait->stream)) {
@@ -228,6 +248,10 @@ void Devices::wait_ends(DeviceItem& wait) noexcept {
     hand_over(wait);
     return;
   }
+  wait_raised(wait);
+}
+
+void Devices::wait_raised(const DeviceItem& wait) noexcept {
   give_back(wait.device, wait.before);
   give_back(wait.device, wait.after);
 }
@@ -242,8 +266,8 @@ size_t Devices::take(DeviceItem* items, size_t size) noexcept {
   return count;
 }
 
-uint32_t Devices::state(uint32_t place) noexcept {
-  Entry& entry = entries_[place];
+uint32_t Devices::state(uint32_t slot) noexcept {
+  Entry& entry = entries_[slot];
   const uint32_t bits = entry.state.load(std::memory_order_acquire);
   if ((bits & IS_ELSEWHERE) == 0 || !entry.result->completed()) {
     return bits;
@@ -252,18 +276,18 @@ uint32_t Devices::state(uint32_t place) noexcept {
     if (!entry.result->hasError()) {
       return bits | (1 + static_cast<uint32_t>(entry.result->constValue().toInt())) << RESULT_SHIFT;
     }
-  } catch (...) {  // not a number: not the watchdog's result
+  } catch (...) {  // not a number, so not the watchdog's result
   }
   return bits | (RESULT_FAILED + static_cast<uint32_t>(failure_of(entry.result->exception_ptr()))) << RESULT_SHIFT;
 }
 
-void Devices::release(uint32_t place) noexcept {
-  Entry& entry = entries_[place];
+void Devices::release(uint32_t slot) noexcept {
+  Entry& entry = entries_[slot];
   entry.result.reset();
   give_back(entry.device, entry.before);
   give_back(entry.device, entry.after);
   const std::lock_guard<std::mutex> lock(lock_);
-  free_places_.push_back(place);  // room was reserved
+  free_slots_.push_back(slot);  // room was reserved
 }
 
 void Devices::give_back(int device, void* event) noexcept {
@@ -280,10 +304,10 @@ void Devices::give_back(int device, void* event) noexcept {
 size_t Devices::drain(void** events, size_t size) noexcept {
   const std::lock_guard<std::mutex> lock(lock_);
   size_t count = 0;
-  for (auto& [device, known] : events_) {
-    for (; count < size && !known.free.empty(); ++count) {
-      events[count] = known.free.back();
-      known.free.pop_back();
+  for (auto& [device, events_of_device] : events_) {
+    for (; count < size && !events_of_device.free.empty(); ++count) {
+      events[count] = events_of_device.free.back();
+      events_of_device.free.pop_back();
     }
   }
   return count;
@@ -293,8 +317,8 @@ void Devices::sleep(int64_t timeout_ns) noexcept {
   if (timeout_ns >= 0) {
     const uint64_t until_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
     for (uint64_t now = now_ns(); is_woken_.load() == 0 && now < until_ns; now = now_ns()) {
-      const auto left = until_ns - now;
-      const timespec time{static_cast<time_t>(left / SECOND_NS), static_cast<long>(left % SECOND_NS)};
+      const auto left_ns = until_ns - now;
+      const timespec time{static_cast<time_t>(left_ns / SECOND_NS), static_cast<long>(left_ns % SECOND_NS)};
       syscall(SYS_futex, &is_woken_, FUTEX_WAIT_PRIVATE, 0, &time, nullptr, 0);
     }
   } else {

@@ -7,14 +7,14 @@
 namespace otel_torchdist {
 
 // A spin lock, held for a few instructions. A waiting thread yields the CPU.
-class FollowedTable::Locked {
+class FollowedTable::BucketLock {
  public:
-  explicit Locked(Bucket& bucket) noexcept : bucket_(bucket) {
+  explicit BucketLock(Bucket& bucket) noexcept : bucket_(bucket) {
     while (bucket_.lock.test_and_set(std::memory_order_acquire)) {
       sched_yield();
     }
   }
-  ~Locked() { bucket_.lock.clear(std::memory_order_release); }
+  ~BucketLock() { bucket_.lock.clear(std::memory_order_release); }
 
  private:
   Bucket& bucket_;
@@ -27,12 +27,12 @@ FollowedTable::Bucket& FollowedTable::bucket_of(const void* address) noexcept {
   return buckets_[(number * 0x9E3779B97F4A7C15U >> 32) % BUCKETS];
 }
 
-bool FollowedTable::put(const void* address, const Followed& followed, Tape& tape) noexcept {
+bool FollowedTable::put(const void* address, const FollowedOperation& followed, Tape& tape) noexcept {
   if (address == nullptr) {
     return false;
   }
   Bucket& bucket = bucket_of(address);
-  const Locked locked(bucket);
+  const BucketLock locked(bucket);
   Slot* free = nullptr;
   for (Slot& slot : bucket.slots) {
     if (slot.address == address) {
@@ -58,12 +58,12 @@ bool FollowedTable::put(const void* address, const Followed& followed, Tape& tap
   return true;
 }
 
-bool FollowedTable::find(const void* address, Followed* found, bool remove) noexcept {
+bool FollowedTable::find(const void* address, FollowedOperation* found, bool remove) noexcept {
   if (address == nullptr) {
     return false;
   }
   Bucket& bucket = bucket_of(address);
-  const Locked locked(bucket);
+  const BucketLock locked(bucket);
   for (Slot& slot : bucket.slots) {
     if (slot.address == address) {
       *found = slot.followed;

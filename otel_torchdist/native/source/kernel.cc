@@ -12,7 +12,7 @@ using torch::jit::Stack;
 
 constexpr uint64_t OVERHEAD_SAMPLE = 16;
 
-// Drops the state of a thread from another session, from void plans, or from before a fork.
+// Drops a thread's state if it is from another session, from an earlier generation of plans, or from before a fork.
 void refresh(ThreadState& thread, const Session& session) {
   const uint64_t generation = session.generation.load(std::memory_order_acquire);
   if (thread.session != &session || thread.generation != generation || thread.forks != forks()) {
@@ -89,6 +89,7 @@ class RecordedCall {
       item_.session = &session;
       item_.kind = plan_.kind;
       item_.peer = peer_in(plan_.tail);
+      item_.is_timed = is_timed(static_cast<uint64_t>(sequence)) ? 1 : 0;
       plan_.devices->entered(item_);
     }
     before_ns_ = number_ % OVERHEAD_SAMPLE == 0 ? now_ns() - entered_ns_ : 0;
@@ -119,7 +120,7 @@ class RecordedCall {
     session.tape.complete(number_, entered_ns_, now_ns(), layout::HOW_FAILED, failure);
   }
 
-  // Remembers the output's memory of a call that Python records: the arguments are gone when it returns.
+  // Stores the addresses of the output of a call that Python records: the arguments are gone when it returns.
   void find_memory(const IValue& output) noexcept {
     try {
       memory_count_ = memory_in(output, memory_);
@@ -128,9 +129,9 @@ class RecordedCall {
     }
   }
 
-  // Its Work and its output may have reused addresses. Remove earlier entries of these addresses.
+  // Removes earlier entries for the addresses of the call's Work and output, which may have been reused.
   void forget(Session& session, const Stack& stack) noexcept {
-    Followed forgotten;
+    FollowedOperation forgotten;
     try {
       session.works.find(operation_.work >= 0 && !stack.empty() ? work_in(&stack.back()) : nullptr, &forgotten,
                          /*remove=*/true);
@@ -156,7 +157,7 @@ class RecordedCall {
   uint64_t number_ = 0;
   uint64_t before_ns_ = 0;  // time of our code before the call, if measured
   size_t memory_count_ = 0;
-  const void* memory_[MOST_TENSORS];
+  const void* memory_[MAX_TENSORS];
 };
 
 // Lets Python record a call. Python may run other calls on this thread meanwhile, such as a collective in a signal
@@ -178,9 +179,13 @@ class CollectiveKernel final : public c10::OperatorKernel {
       return;
     }
     RecordedCall call(operation_, now_ns());
-    const Recording recording;
-    Session* session = recording.session();
+    const SessionGuard guard;
+    Session* session = guard.session();
     if (session == nullptr) {
+      if (passes_on()) {
+        op.redispatchBoxed(keys_after_ours(keys), stack);
+        return;
+      }
       leave_to_python(op, keys, stack);
       return;
     }
@@ -192,7 +197,7 @@ class CollectiveKernel final : public c10::OperatorKernel {
     }
     call.enter(*session);
     try {
-      op.redispatchBoxed(behind_ours(keys), stack);
+      op.redispatchBoxed(keys_after_ours(keys), stack);
     } catch (...) {
       call.fail(*session);
       throw;
@@ -210,53 +215,56 @@ std::vector<c10::RegistrationHandleRAII>& registered() {
   return *handles;
 }
 
-// Keeps each kernel for ever: a thread may be inside when its registration ends.
-std::vector<c10::KernelFunction>& kept() {
+// Keeps each kernel forever: a thread may be inside when its registration ends.
+std::vector<c10::KernelFunction>& all_kernels() {
   static auto* kernels = new std::vector<c10::KernelFunction>;
   return *kernels;
 }
 
-void put_in(const c10::OperatorName& name, c10::KernelFunction function) {
-  kept().push_back(function);
-  registered().push_back(c10::Dispatcher::singleton().registerImpl(name, OURS, std::move(function), std::nullopt, nullptr,
-                                                                   "otel_torchdist"));
+void register_kernel(const c10::OperatorName& name, c10::KernelFunction function) {
+  all_kernels().push_back(function);
+  registered().push_back(c10::Dispatcher::singleton().registerImpl(name, OUR_KEY, std::move(function), std::nullopt,
+                                                                   nullptr, "otel_torchdist"));
 }
 
 }  // namespace
 
 bool is_traced(DispatchKeySet keys) { return keys.has(DispatchKey::PythonDispatcher); }
 
-DispatchKeySet behind_ours(DispatchKeySet keys) { return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, OURS); }
+DispatchKeySet keys_after_ours(DispatchKeySet keys) {
+  return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, OUR_KEY);
+}
 
 void leave_to_torch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  op.redispatchBoxed(keys.remove(OURS), stack);
+  op.redispatchBoxed(keys.remove(OUR_KEY), stack);
 }
 
 void leave_to_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  op.redispatchBoxed(behind_ours(keys).add(PYTHONS), stack);
+  op.redispatchBoxed(keys_after_ours(keys).add(PYTHON_KEY), stack);
 }
 
-uint64_t key_of_python_kernels() noexcept { return DispatchKeySet(PYTHONS).raw_repr(); }
+uint64_t key_of_python_kernels() noexcept { return DispatchKeySet(PYTHON_KEY).raw_repr(); }
 
-const char* name_of_python_key() noexcept { return c10::toString(PYTHONS); }
+const char* name_of_python_key() noexcept { return c10::toString(PYTHON_KEY); }
 
 bool register_collective(const char* name, const char* overload, const Operation& operation) {
-  const c10::OperatorName full(name, overload);
-  const auto handle = c10::Dispatcher::singleton().findSchema(full);
+  const c10::OperatorName operator_name(name, overload);
+  const auto handle = c10::Dispatcher::singleton().findSchema(operator_name);
   if (!handle.has_value()) {
     return false;
   }
   const size_t arguments = handle->schema().arguments().size();
-  put_in(full, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<CollectiveKernel>(operation, arguments)));
+  register_kernel(operator_name, c10::KernelFunction::makeFromBoxedFunctor(
+                                     std::make_unique<CollectiveKernel>(operation, arguments)));
   return true;
 }
 
 bool register_wait(const char* name, bool is_for_several) {
-  const c10::OperatorName full(name, "");
-  if (!c10::Dispatcher::singleton().findSchema(full).has_value()) {
+  const c10::OperatorName operator_name(name, "");
+  if (!c10::Dispatcher::singleton().findSchema(operator_name).has_value()) {
     return false;
   }
-  put_in(full, make_wait_kernel(is_for_several));
+  register_kernel(operator_name, make_wait_kernel(is_for_several));
   return true;
 }
 

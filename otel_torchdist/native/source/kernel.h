@@ -11,14 +11,14 @@
 
 namespace otel_torchdist {
 
-constexpr c10::DispatchKey OURS = c10::DispatchKey::BackendSelect;           // precedes every backend
-constexpr c10::DispatchKey PYTHONS = c10::DispatchKey::TESTING_ONLY_GenericMode;  // nothing else has kernels there
+constexpr c10::DispatchKey OUR_KEY = c10::DispatchKey::BackendSelect;                // precedes every backend
+constexpr c10::DispatchKey PYTHON_KEY = c10::DispatchKey::TESTING_ONLY_GenericMode;  // nothing else has kernels there
 
 // Returns whether a program is being traced. Then Python chooses kernels, tensors are fake, and nothing is recorded.
 bool is_traced(c10::DispatchKeySet keys);
 
-// Returns the key set with which the backend is called.
-c10::DispatchKeySet behind_ours(c10::DispatchKeySet keys);
+// Returns the keys that remain after ours, with which the backend is called.
+c10::DispatchKeySet keys_after_ours(c10::DispatchKeySet keys);
 void leave_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 void leave_to_python(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 

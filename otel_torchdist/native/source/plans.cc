@@ -20,8 +20,8 @@ __asm__(".symver pthread_setspecific, pthread_setspecific@GLIBC_2.17");
 namespace otel_torchdist {
 namespace {
 
-constexpr size_t MOST_PLANS = 2048;
-constexpr size_t FEWEST_SLOTS = 16;  // all sizes are powers of two; most threads make few kinds of calls
+constexpr size_t MAX_PLANS = 2048;
+constexpr size_t MIN_PLAN_SLOTS = 16;  // all sizes are powers of two; most threads make few kinds of calls
 
 struct Pool {
   std::mutex lock;
@@ -37,37 +37,37 @@ Pool& pool() {
 [[maybe_unused]] const int pool_at_fork = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
                                                        [] { pool().lock.unlock(); });
 
-thread_local ThreadState* of_thread = nullptr;
+thread_local ThreadState* state_of_thread = nullptr;
 
 void give_back(void* state) {
-  of_thread = nullptr;
-  Pool& all = pool();
-  const std::lock_guard<std::mutex> lock(all.lock);
-  all.free.push_back(static_cast<ThreadState*>(state));
+  state_of_thread = nullptr;
+  Pool& states = pool();
+  const std::lock_guard<std::mutex> lock(states.lock);
+  states.free.push_back(static_cast<ThreadState*>(state));
 }
 
 // The destructor of a `thread_local` object would run once, before the destructors of keys, which may communicate. A
 // key's destructor runs again if a later one has taken a state.
-pthread_key_t make_key_of_threads() {
+pthread_key_t make_thread_key() {
   pthread_key_t key;
   return pthread_key_create(&key, give_back) == 0 ? key : PTHREAD_KEYS_MAX;
 }
 
 ThreadState* take_state() {
-  static const pthread_key_t key = make_key_of_threads();
-  Pool& all = pool();
+  static const pthread_key_t key = make_thread_key();
+  Pool& states = pool();
   ThreadState* state = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(all.lock);
-    if (!all.free.empty()) {
-      state = all.free.back();
-      all.free.pop_back();
+    const std::lock_guard<std::mutex> lock(states.lock);
+    if (!states.free.empty()) {
+      state = states.free.back();
+      states.free.pop_back();
       state->session = nullptr;  // its plans name the previous thread
       state->label = 0;
     }
   }
   state = state != nullptr ? state : new ThreadState;
-  of_thread = state;
+  state_of_thread = state;
   pthread_setspecific(key, state);
   return state;
 }
@@ -76,7 +76,7 @@ constexpr int LABEL_BITS = 16;
 
 // Returns the number of a message's bucket, from 1, or 0 if uncertain. The same as `Buckets.put_label` in
 // capture/core/calls/buckets.py.
-uint32_t piece_of(Group& group, const Buckets& buckets, uint64_t size) noexcept {
+uint32_t bucket_number_of(Group& group, const Buckets& buckets, uint64_t size) noexcept {
   const int64_t next = group.next_bucket.sequence.load(std::memory_order_relaxed);
   if (next >= 0 && static_cast<size_t>(next) < buckets.sizes.size() && buckets.sizes[next] == size) {
     group.next_bucket.sequence.store(next + 1, std::memory_order_relaxed);
@@ -94,8 +94,8 @@ void put_label(Plan& plan, const ThreadState& thread) noexcept {
   uint32_t label = thread.label;
   if (label == 0 && plan.is(BUCKETS)) {
     const Buckets* buckets = plan.group->buckets.load(std::memory_order_acquire);
-    const uint32_t piece = buckets != nullptr ? piece_of(*plan.group, *buckets, plan.tail.words[0]) : 0;
-    label = piece != 0 && buckets->label != 0 ? buckets->label | piece << LABEL_BITS : 0;
+    const uint32_t bucket = buckets != nullptr ? bucket_number_of(*plan.group, *buckets, plan.tail.words[0]) : 0;
+    label = bucket != 0 && buckets->label != 0 ? buckets->label | bucket << LABEL_BITS : 0;
   }
   if (label != 0) {
     std::memcpy(reinterpret_cast<char*>(plan.tail.words) + layout::LABEL_OFFSET, &label, sizeof(label));
@@ -115,9 +115,9 @@ const Plan* Plans::find(const Key& key, uint64_t hash) const noexcept {
   if (slots_.empty()) {
     return nullptr;
   }
-  const size_t last = slots_.size() - 1;
-  for (size_t place = hash & last; slots_[place] != nullptr; place = (place + 1) & last) {
-    const Entry& entry = *slots_[place];
+  const size_t mask = slots_.size() - 1;
+  for (size_t index = hash & mask; slots_[index] != nullptr; index = (index + 1) & mask) {
+    const Entry& entry = *slots_[index];
     if (entry.hash == hash && std::equal(entry.key.begin(), entry.key.end(), key.begin(), key.begin() + key.size())) {
       return &entry.plan;
     }
@@ -126,34 +126,34 @@ const Plan* Plans::find(const Key& key, uint64_t hash) const noexcept {
 }
 
 bool Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
-  const bool is_full = count_ >= MOST_PLANS;
-  if (is_full) {  // shapes that never repeat
+  const bool is_full = count_ >= MAX_PLANS;
+  if (is_full) {  // probably because shapes never repeat
     clear();
   }
   auto entry = std::make_unique<Entry>(Entry{hash, {key.begin(), key.begin() + key.size()}, plan});
   if (2 * count_ >= slots_.size()) {
     grow();
   }
-  place(std::move(entry));
+  insert(std::move(entry));
   ++count_;
   return !is_full;
 }
 
-void Plans::place(std::unique_ptr<Entry> entry) noexcept {
-  const size_t last = slots_.size() - 1;
-  size_t place = entry->hash & last;
-  while (slots_[place] != nullptr) {
-    place = (place + 1) & last;
+void Plans::insert(std::unique_ptr<Entry> entry) noexcept {
+  const size_t mask = slots_.size() - 1;
+  size_t index = entry->hash & mask;
+  while (slots_[index] != nullptr) {
+    index = (index + 1) & mask;
   }
-  slots_[place] = std::move(entry);
+  slots_[index] = std::move(entry);
 }
 
 void Plans::grow() {
-  std::vector<std::unique_ptr<Entry>> before(std::max(2 * slots_.size(), FEWEST_SLOTS));
-  slots_.swap(before);
-  for (auto& entry : before) {
+  std::vector<std::unique_ptr<Entry>> old_slots(std::max(2 * slots_.size(), MIN_PLAN_SLOTS));
+  slots_.swap(old_slots);
+  for (auto& entry : old_slots) {
     if (entry != nullptr) {
-      place(std::move(entry));
+      insert(std::move(entry));
     }
   }
 }
@@ -164,7 +164,7 @@ void Plans::clear() noexcept {
 }
 
 ThreadState& thread_state() {
-  ThreadState* state = of_thread;
+  ThreadState* state = state_of_thread;
   return state != nullptr ? *state : *take_state();
 }
 

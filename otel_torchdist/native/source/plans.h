@@ -12,15 +12,15 @@ namespace otel_torchdist {
 
 class Devices;
 
-// The key of a plan.
+// The key of a plan: everything about a call that its record depends on, as words.
 class Key {
  public:
-  static constexpr size_t MOST = 320;
+  static constexpr size_t MAX_WORDS = 320;
 
   void clear() noexcept { count_ = 0; }
   // Returns false if the key is too long.
   bool add(uint64_t word) noexcept {
-    if (count_ == MOST) {
+    if (count_ == MAX_WORDS) {
       return false;
     }
     words_[count_++] = word;
@@ -36,18 +36,18 @@ class Key {
 
  private:
   size_t count_ = 0;
-  uint64_t words_[MOST];
+  uint64_t words_[MAX_WORDS];
 };
 
 // Flags of a plan; `PlanFlag` in native/recording.py.
 enum PlanFlag : uint32_t {
-  BACKGROUND = 1,     // the caller continues while they run
+  BACKGROUND = 1,     // the caller continues while the operation runs
   CALLBACK = 2,       // the Work's future shows the end
   MAPS_MEMORY = 4,    // a wait may name the output's memory
-  SYNCHRONIZING = 8,  // their end proves that every member has entered
+  SYNCHRONIZING = 8,  // the operation's end proves that every member has entered it
   MESSAGE = 16,       // point to point
   WATCHED = 32,       // the Work is replaced by a `WatchedWork`
-  ELSEWHERE = 64,     // on a device, not on the caller's stream
+  ELSEWHERE = 64,     // on a device, on one of the backend's streams
   WORK_IGNORED = 128,  // on the caller's stream of a device, although there is a Work
   RAGGED = 256,        // calls of all sizes: the key has no shapes, and the size is read from each call
   BUCKETS = 512        // calls may reduce gradient buckets
@@ -80,7 +80,7 @@ class Plans {
     Plan plan;
   };
 
-  void place(std::unique_ptr<Entry> entry) noexcept;
+  void insert(std::unique_ptr<Entry> entry) noexcept;
   void grow();
 
   size_t count_ = 0;
@@ -95,11 +95,11 @@ struct ThreadState {
   uint64_t generation = 0;
   uint64_t forks = 0;
   Key key;
-  size_t unshaped = 0;  // number of words in the key before the shapes
+  size_t words_before_shapes = 0;  // in `key`
   Key ragged;           // the key of the last call, without its shapes
   // Whether Python recorded the last call and has not offered a plan yet.
   bool is_pending = false;
-  bool has_ragged = false;
+  bool has_ragged = false;  // whether `ragged` is valid
   uint32_t label = 0;  // the current label of its calls, written by Python
 };
 

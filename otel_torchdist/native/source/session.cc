@@ -7,6 +7,7 @@ namespace otel_torchdist {
 namespace {
 
 std::atomic<Session*> current{nullptr};
+std::atomic<bool> is_passing_on{false};
 std::atomic<int64_t> entering{0};  // threads between reading `current` and counting as users
 std::atomic<uint64_t> fork_count{0};
 std::atomic<uint64_t> session_count{0};
@@ -26,9 +27,9 @@ void after_fork_in_child() {
 Session::Session(int file, uint64_t capacity)
     : tape(file, capacity),
       generation(session_count.fetch_add(1) << GENERATION_BITS | 1),
-      forks_before(forks()) {}
+      forks_at_start(forks()) {}
 
-bool Session::is_of_parent() const noexcept { return forks_before != forks(); }
+bool Session::is_of_parent() const noexcept { return forks_at_start != forks(); }
 
 Group* Session::add_group() {
   const std::lock_guard<std::mutex> lock(lock_);
@@ -38,8 +39,8 @@ Group* Session::add_group() {
 }
 
 void Group::set_buckets(uint32_t label, const uint64_t* sizes, size_t count) {
-  kept_.push_back({label, {sizes, sizes + count}});
-  buckets.store(&kept_.back(), std::memory_order_release);
+  all_buckets_.push_back({label, {sizes, sizes + count}});
+  buckets.store(&all_buckets_.back(), std::memory_order_release);
 }
 
 Counter* Session::add_counter() {
@@ -47,7 +48,7 @@ Counter* Session::add_counter() {
   return &counters_.emplace_back();
 }
 
-Recording::Recording() noexcept {
+SessionGuard::SessionGuard() noexcept {
   entering.fetch_add(1, std::memory_order_seq_cst);
   session_ = current.load(std::memory_order_seq_cst);
   if (session_ != nullptr) {
@@ -56,7 +57,7 @@ Recording::Recording() noexcept {
   entering.fetch_sub(1, std::memory_order_release);
 }
 
-Recording::~Recording() {
+SessionGuard::~SessionGuard() {
   if (session_ != nullptr) {
     release(session_);
   }
@@ -71,6 +72,10 @@ void end_session(Session* session) noexcept {
     sched_yield();
   }
 }
+
+void set_passes_on(bool passes_on) noexcept { is_passing_on.store(passes_on); }
+
+bool passes_on() noexcept { return is_passing_on.load(std::memory_order_relaxed); }
 
 void retain(Session* session) noexcept { session->users.fetch_add(1, std::memory_order_relaxed); }
 

@@ -1,7 +1,7 @@
 // The recording of one run of a default group, and its lifetime.
 //
-// Kernels and callbacks of futures enter a session before they access it. It is freed once it has ended and all users
-// have left. A forked child has no session.
+// Kernels and callbacks of futures retain a session while they use it. It is freed once it has ended and all users
+// have released it. A forked child has no session.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ struct Group {
   void set_buckets(uint32_t label, const uint64_t* sizes, size_t count);
 
  private:
-  std::deque<Buckets> kept_;
+  std::deque<Buckets> all_buckets_;
 };
 
 struct Session {
@@ -54,14 +54,14 @@ struct Session {
 
   Tape tape;
   FollowedTable works;
-  FollowedTable written;  // asynchronous operations by their output's memory, on devices, too
+  FollowedTable written;  // asynchronous operations, on the CPU and on devices, by their output's memory
   CodeKinds code_kinds;
   std::atomic<int64_t> step{0};
   std::atomic<bool> counts_windows{true};
   uint64_t window = 0;
   std::atomic<uint64_t> generation;  // plans of earlier generations are void; unique among sessions
   std::atomic<uint32_t> failures[FAILURES] = {};
-  const uint64_t forks_before;    // differs in a forked child, where the tape is the parent's
+  const uint64_t forks_at_start;  // differs in a forked child, where the tape is the parent's
   std::atomic<int64_t> users{1};  // Python, and operations in flight
 
   bool is_of_parent() const noexcept;
@@ -76,12 +76,12 @@ struct Session {
 };
 
 // Keeps the current session, if any, from being freed.
-class Recording {
+class SessionGuard {
  public:
-  Recording() noexcept;
-  ~Recording();
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  SessionGuard() noexcept;
+  ~SessionGuard();
+  SessionGuard(const SessionGuard&) = delete;
+  SessionGuard& operator=(const SessionGuard&) = delete;
 
   Session* session() const noexcept { return session_; }
 
@@ -92,6 +92,9 @@ class Recording {
 void begin_session(Session* session) noexcept;
 // Stops recording in a session. Python owns it until `release`.
 void end_session(Session* session) noexcept;
+// While nothing is recorded in this process, calls need not pass through Python.
+void set_passes_on(bool passes_on) noexcept;
+bool passes_on() noexcept;
 void retain(Session* session) noexcept;
 void release(Session* session) noexcept;
 

@@ -11,8 +11,8 @@ namespace otel_torchdist {
 namespace {
 
 constexpr int NOT_KEPT = -1;  // an open operation that was overwritten in the ring while the refuge was full
-constexpr uint64_t LATEST = 64;
-constexpr int MOST_TRIES = 16;
+constexpr uint64_t MAX_SEARCHED = 64;  // newest records that `find_record_entered_at` searches
+constexpr int MAX_TRIES = 16;          // attempts to claim a slot in which another thread is busy
 // Flags beside the operation's number in a slot. Without flags, the operation is open.
 constexpr uint64_t ENDED = uint64_t{1} << 62;
 constexpr uint64_t BUSY = uint64_t{1} << 63;  // a thread is writing its record, or its end
@@ -32,8 +32,8 @@ constexpr CrcTables make_crc_tables() {
   }
   for (uint32_t byte = 0; byte < 256; ++byte) {
     for (size_t table = 1; table < 8; ++table) {
-      const uint32_t before = tables[table - 1][byte];
-      tables[table][byte] = (before >> 8) ^ tables[0][before & 0xFF];
+      const uint32_t previous = tables[table - 1][byte];
+      tables[table][byte] = (previous >> 8) ^ tables[0][previous & 0xFF];
     }
   }
   return tables;
@@ -92,7 +92,7 @@ Tape::~Tape() {
   }
 }
 
-void Tape::publish(uint64_t number, const uint64_t* payload, const uint64_t* own_words) noexcept {
+void Tape::publish(uint64_t number, const uint64_t* payload, const uint64_t* record_words) noexcept {
   Word* word = in_ring(number);
   const auto start = static_cast<uint32_t>(number % layout::CRC_MODULUS);
   word[0].store(0, std::memory_order_relaxed);
@@ -102,12 +102,12 @@ void Tape::publish(uint64_t number, const uint64_t* payload, const uint64_t* own
     word[layout::PAYLOAD_WORD + index].store(payload[index], std::memory_order_relaxed);
   }
   for (size_t index = 0; index < layout::WORDS; ++index) {
-    word[layout::WORDS_WORD + index].store(own_words[index], std::memory_order_relaxed);
+    word[layout::WORDS_WORD + index].store(record_words[index], std::memory_order_relaxed);
   }
   word[0].store(number, std::memory_order_release);
 }
 
-// Draws a number and claims its slot, to which no other thread writes until `leave`. Skips a number if its slot does
+// Draws a number and claims its slot, to which no other thread writes until `unclaim`. Skips a number if its slot does
 // not become free, because a thread was interrupted in it for a whole lap of the ring. Readers tolerate this.
 uint64_t Tape::draw() noexcept {
   while (true) {
@@ -120,25 +120,25 @@ uint64_t Tape::draw() noexcept {
 
 bool Tape::claim(uint64_t number) noexcept {
   Word& slot = slots_[number % capacity_];
-  for (int tries = 0; tries < MOST_TRIES;) {
-    uint64_t found = slot.load(std::memory_order_relaxed);
-    if ((found & BUSY) != 0) {
+  for (int tries = 0; tries < MAX_TRIES;) {
+    uint64_t state = slot.load(std::memory_order_relaxed);
+    if ((state & BUSY) != 0) {
       sched_yield();
       ++tries;
-    } else if ((found & ~ENDED) > number) {
-      return false;  // this thread was interrupted
-    } else if (found != 0 && (found & ENDED) == 0) {
-      if (take_refuge(found, number)) {
+    } else if ((state & ~ENDED) > number) {
+      return false;  // this thread was interrupted for a whole lap of the ring
+    } else if (state != 0 && (state & ENDED) == 0) {
+      if (take_refuge(state, number)) {
         return true;
       }
-    } else if (slot.compare_exchange_weak(found, number | BUSY, std::memory_order_acquire, std::memory_order_relaxed)) {
+    } else if (slot.compare_exchange_weak(state, number | BUSY, std::memory_order_acquire, std::memory_order_relaxed)) {
       return true;
     }
   }
   return false;
 }
 
-void Tape::leave(uint64_t number, uint64_t state) noexcept {
+void Tape::unclaim(uint64_t number, uint64_t state) noexcept {
   slots_[number % capacity_].store(number | state, std::memory_order_release);
 }
 
@@ -147,14 +147,14 @@ uint64_t Tape::begin(uint64_t entered_ns, int64_t step, uint64_t sequence, const
   std::copy(std::begin(tail.words), std::end(tail.words), payload + layout::HEAD_WORDS);
   const uint64_t number = draw();
   publish(number, payload, EMPTY_WORDS);
-  leave(number, 0);
+  unclaim(number, 0);
   return number;
 }
 
-uint64_t Tape::append(const uint64_t* payload, const uint64_t* own_words) noexcept {
+uint64_t Tape::append(const uint64_t* payload, const uint64_t* record_words) noexcept {
   const uint64_t number = draw();
-  publish(number, payload, own_words != nullptr ? own_words : EMPTY_WORDS);
-  leave(number, ENDED);
+  publish(number, payload, record_words != nullptr ? record_words : EMPTY_WORDS);
+  unclaim(number, ENDED);
   return number;
 }
 
@@ -188,29 +188,30 @@ bool Tape::take_refuge(uint64_t number, uint64_t successor) noexcept {
   return true;
 }
 
-void Tape::mark(uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) noexcept {
+void Tape::mark(uint64_t number, unsigned word_index, int64_t elapsed_ns, unsigned how) noexcept {
   Word* word = in_ring(number);
   if (word[0].load(std::memory_order_acquire) == number) {
-    word[layout::WORDS_WORD + which].store(seal(number, elapsed_ns, how), std::memory_order_release);
+    word[layout::WORDS_WORD + word_index].store(seal(number, elapsed_ns, how), std::memory_order_release);
     return;
   }
   const std::lock_guard<std::mutex> lock(lap_lock_);
   const auto found = refuge_of_.find(number);
   if (found != refuge_of_.end() && found->second != NOT_KEPT) {
-    in_refuge(found->second)[layout::WORDS_WORD + which].store(seal(number, elapsed_ns, how), std::memory_order_release);
+    in_refuge(found->second)[layout::WORDS_WORD + word_index].store(seal(number, elapsed_ns, how),
+                                                                    std::memory_order_release);
   }
 }
 
-void Tape::clear(uint64_t number, unsigned which) noexcept {
+void Tape::clear(uint64_t number, unsigned word_index) noexcept {
   Word* word = in_ring(number);
   if (word[0].load(std::memory_order_acquire) == number) {
-    word[layout::WORDS_WORD + which].store(0, std::memory_order_release);
+    word[layout::WORDS_WORD + word_index].store(0, std::memory_order_release);
     return;
   }
   const std::lock_guard<std::mutex> lock(lap_lock_);
   const auto found = refuge_of_.find(number);
   if (found != refuge_of_.end() && found->second != NOT_KEPT) {
-    in_refuge(found->second)[layout::WORDS_WORD + which].store(0, std::memory_order_release);
+    in_refuge(found->second)[layout::WORDS_WORD + word_index].store(0, std::memory_order_release);
   }
 }
 
@@ -226,7 +227,7 @@ bool Tape::complete(uint64_t number, uint64_t entered_ns, uint64_t ended_ns, uns
   }
   in_ring(number)[layout::WORDS_WORD + layout::WORD_COMPLETED].store(seal(number, elapsed_ns, how),
                                                                      std::memory_order_release);
-  leave(number, ENDED);
+  unclaim(number, ENDED);
   return true;
 }
 
@@ -266,9 +267,9 @@ bool Tape::complete_elsewhere(uint64_t number, uint64_t entered_ns, uint64_t end
 // Writes a separate completion record for an operation that has left the ring, with a copy of its words.
 void Tape::complete_late(uint64_t number, int refuge, uint64_t entered_ns, uint64_t elapsed_ns, unsigned how,
                          uint32_t failure) noexcept {
-  uint64_t own_words[layout::WORDS] = {};
+  uint64_t record_words[layout::WORDS] = {};
   for (size_t index = 0; refuge != NOT_KEPT && index < layout::WORDS; ++index) {
-    own_words[index] = in_refuge(refuge)[layout::WORDS_WORD + index].load(std::memory_order_acquire);
+    record_words[index] = in_refuge(refuge)[layout::WORDS_WORD + index].load(std::memory_order_acquire);
   }
   layout::Payload payload{};
   payload.entered_ns = entered_ns;
@@ -280,7 +281,7 @@ void Tape::complete_late(uint64_t number, int refuge, uint64_t entered_ns, uint6
   uint64_t words[layout::PAYLOAD_WORDS];
   static_assert(sizeof(words) == sizeof(payload));
   __builtin_memcpy(words, &payload, sizeof(words));
-  append(words, own_words);
+  append(words, record_words);
   if (refuge == NOT_KEPT) {
     return;
   }
@@ -290,14 +291,14 @@ void Tape::complete_late(uint64_t number, int refuge, uint64_t entered_ns, uint6
   free_refuge_.push_back(refuge);                            // room was reserved
 }
 
-uint64_t Tape::begun_at(uint64_t entered_ns) noexcept {
+uint64_t Tape::find_record_entered_at(uint64_t entered_ns) noexcept {
   const uint64_t newest = words_[layout::LIVE_NEXT_NUMBER].load(std::memory_order_relaxed) - 1;
-  const uint64_t oldest = newest > LATEST ? newest - LATEST : 0;
+  const uint64_t oldest = newest > MAX_SEARCHED ? newest - MAX_SEARCHED : 0;
   for (uint64_t number = newest; number > oldest; --number) {
     Word* word = in_ring(number);
-    const bool is_it = word[0].load(std::memory_order_acquire) == number &&
-                       word[layout::PAYLOAD_WORD].load(std::memory_order_relaxed) == entered_ns;
-    if (is_it && word[layout::WORDS_WORD + layout::WORD_COMPLETED].load(std::memory_order_relaxed) == 0) {
+    const bool is_match = word[0].load(std::memory_order_acquire) == number &&
+                          word[layout::PAYLOAD_WORD].load(std::memory_order_relaxed) == entered_ns;
+    if (is_match && word[layout::WORDS_WORD + layout::WORD_COMPLETED].load(std::memory_order_relaxed) == 0) {
       return number;
     }
   }
@@ -305,9 +306,9 @@ uint64_t Tape::begun_at(uint64_t entered_ns) noexcept {
 }
 
 bool Tape::is_open(uint64_t number) noexcept {
-  const uint64_t found = slots_[number % capacity_].load(std::memory_order_acquire);
-  if (found == number || found == (number | ENDED)) {
-    return found == number && number != 0;
+  const uint64_t state = slots_[number % capacity_].load(std::memory_order_acquire);
+  if (state == number || state == (number | ENDED)) {
+    return state == number && number != 0;
   }
   const std::lock_guard<std::mutex> lock(lap_lock_);
   return refuge_of_.count(number) != 0;

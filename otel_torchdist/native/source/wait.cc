@@ -64,16 +64,16 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, ssize_t count, Py
     }
     result = PyObject_Call(callable, positional, keywords);
   }
-  for (PyObject* made : {positional, keywords}) {
-    if (made != nullptr) {
-      Py_DecRef(made);
+  for (PyObject* object : {positional, keywords}) {
+    if (object != nullptr) {
+      Py_DecRef(object);
     }
   }
   return result;
 }
 
 // Reports a wait that raised to Python, which determines whether the operation failed or the wait timed out.
-void report_failure(PyObject* work, const Followed& followed) {
+void report_failure(PyObject* work, const FollowedOperation& followed) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
@@ -88,14 +88,16 @@ void report_failure(PyObject* work, const Followed& followed) {
   PyErr_Restore(type, value, trace);
 }
 
-// The wait only makes a stream wait. When the stream continues, the operation is over.
-PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject* const* arguments, ssize_t count,
-                         PyObject* names) {
+// On a device, `wait` only makes the stream wait. When the stream continues, the operation is over.
+PyObject* wait_on_device(const FollowedOperation& followed, PyObject* original, PyObject* const* arguments,
+                         ssize_t count, PyObject* names) {
   DeviceItem wait;
-  const bool is_seen = followed.devices->wait_begins(followed.number, followed.place, followed.device, &wait);
+  const bool is_followed = followed.devices->wait_begins(followed.number, followed.device_slot, followed.device, &wait);
   PyObject* result = call(original, arguments, count, names);
-  if (is_seen) {
+  if (is_followed && result != nullptr) {
     followed.devices->wait_ends(wait);
+  } else if (is_followed) {
+    followed.devices->wait_raised(wait);  // the stream may go on although the operation runs
   }
   return result;
 }
@@ -103,9 +105,9 @@ PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject*
 // `self` holds the Python function and the original.
 PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObject* names) {
   PyObject* original = PyTuple_GetItem(self, 1);
-  Followed followed;
-  const Recording recording;
-  Session* session = recording.session();
+  FollowedOperation followed;
+  const SessionGuard guard;
+  Session* session = guard.session();
   const void* work = count > 0 ? work_of(arguments[0]) : nullptr;
   if (session == nullptr || work == nullptr || !session->works.find(work, &followed, /*remove=*/true)) {
     return call(PyTuple_GetItem(self, 0), arguments, count, names);
@@ -141,10 +143,10 @@ PyObject* make_wait(PyObject* functions) {
 }
 
 void call_on_failed_wait(PyObject* callable) {
-  PyObject* before = on_failure;
+  PyObject* previous = on_failure;
   Py_IncRef(callable);  // a thread may still be in a wait when its session has ended
   on_failure = callable;
-  Py_DecRef(before);
+  Py_DecRef(previous);
 }
 
 }  // namespace otel_torchdist

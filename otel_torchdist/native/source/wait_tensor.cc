@@ -9,36 +9,44 @@ using c10::IValue;
 using torch::jit::Stack;
 
 // The operations that a call waits for.
-class Waited {
+class AwaitedOperations {
  public:
-  explicit Waited(Session& session) : session_(session) {}
+  explicit AwaitedOperations(Session& session) : session_(session) {}
+  AwaitedOperations(const AwaitedOperations&) = delete;
+  AwaitedOperations& operator=(const AwaitedOperations&) = delete;
+  ~AwaitedOperations() {
+    if (has_device_wait_) {  // the wait has raised
+      devices_->wait_raised(wait_);
+    }
+  }
 
   // Finds the open operation that writes to a tensor. Returns false if an unknown operation may write to it. May throw.
   bool find(const IValue& tensor) {
     const void* memory = memory_of(tensor);
-    Followed one;
-    if (memory == nullptr || !session_.written.find(memory, &one, /*remove=*/true)) {
+    FollowedOperation operation;
+    if (memory == nullptr || !session_.written.find(memory, &operation, /*remove=*/true)) {
       return false;
     }
-    if (!session_.tape.is_open(one.number)) {
+    if (!session_.tape.is_open(operation.number)) {
       return true;  // it is over
     }
     for (size_t index = 0; index < count_; ++index) {
-      if (found_[index].number == one.number) {
+      if (awaited_[index].number == operation.number) {
         return true;
       }
     }
-    found_[count_++] = one;
+    awaited_[count_++] = operation;
     return true;
   }
 
   void begin() noexcept {
-    const Followed* last = last_on_device();
-    has_device_wait_ = last != nullptr && last->devices->wait_begins(last->number, last->place, last->device, &wait_);
+    const FollowedOperation* last = last_on_device();
+    has_device_wait_ =
+        last != nullptr && last->devices->wait_begins(last->number, last->device_slot, last->device, &wait_);
     devices_ = last != nullptr ? last->devices : nullptr;
     for (size_t index = 0; index < count_; ++index) {
-      if (found_[index].devices == nullptr) {
-        wait_begins(session_, found_[index]);
+      if (awaited_[index].devices == nullptr) {
+        wait_begins(session_, awaited_[index]);
       }
     }
   }
@@ -46,27 +54,28 @@ class Waited {
   void end() noexcept {
     if (has_device_wait_) {
       devices_->wait_ends(wait_);
+      has_device_wait_ = false;
     }
     for (size_t index = 0; index < count_; ++index) {
-      if (found_[index].devices == nullptr) {
-        wait_ended(session_, found_[index]);
+      if (awaited_[index].devices == nullptr) {
+        wait_ended(session_, awaited_[index]);
       }
     }
   }
 
  private:
   // The last operation on a device, if all are in one queue; otherwise null.
-  const Followed* last_on_device() const noexcept {
-    const Followed* last = nullptr;
+  const FollowedOperation* last_on_device() const noexcept {
+    const FollowedOperation* last = nullptr;
     for (size_t index = 0; index < count_; ++index) {
-      const Followed& one = found_[index];
-      if (one.devices == nullptr) {
+      const FollowedOperation& operation = awaited_[index];
+      if (operation.devices == nullptr) {
         continue;
       }
-      if (last != nullptr && (one.group != last->group || one.device != last->device)) {
+      if (last != nullptr && (operation.group != last->group || operation.device != last->device)) {
         return nullptr;
       }
-      last = last == nullptr || one.number > last->number ? &one : last;
+      last = last == nullptr || operation.number > last->number ? &operation : last;
     }
     return last;
   }
@@ -76,7 +85,7 @@ class Waited {
   DeviceItem wait_;
   bool has_device_wait_ = false;
   size_t count_ = 0;
-  Followed found_[MOST_TENSORS];
+  FollowedOperation awaited_[MAX_TENSORS];
 };
 
 class WaitKernel final : public c10::OperatorKernel {
@@ -88,38 +97,42 @@ class WaitKernel final : public c10::OperatorKernel {
       leave_to_torch(op, keys, stack);
       return;
     }
-    const Recording recording;
-    if (recording.session() == nullptr) {
+    const SessionGuard guard;
+    if (guard.session() == nullptr) {
+      if (passes_on()) {
+        op.redispatchBoxed(keys_after_ours(keys), stack);
+        return;
+      }
       leave_to_python(op, keys, stack);
       return;
     }
-    Waited waited(*recording.session());
+    AwaitedOperations awaited(*guard.session());
     bool are_all_known = false;
     try {
-      are_all_known = find(waited, stack->back());
+      are_all_known = find(awaited, stack->back());
     } catch (...) {  // Python handles unreadable tensors
     }
-    waited.begin();
+    awaited.begin();
     if (are_all_known) {
-      op.redispatchBoxed(behind_ours(keys), stack);
+      op.redispatchBoxed(keys_after_ours(keys), stack);
     } else {
       leave_to_python(op, keys, stack);
     }
-    waited.end();
+    awaited.end();
   }
 
  private:
   // Returns whether there is an operation for each tensor.
-  bool find(Waited& waited, const IValue& argument) const {
+  bool find(AwaitedOperations& awaited, const IValue& argument) const {
     if (!is_for_several_) {
-      return argument.isTensor() && waited.find(argument);
+      return argument.isTensor() && awaited.find(argument);
     }
-    if (!argument.isTensorList() || argument.toListRef().size() > MOST_TENSORS) {
+    if (!argument.isTensorList() || argument.toListRef().size() > MAX_TENSORS) {
       return false;
     }
     bool are_all_known = true;
     for (const IValue& tensor : argument.toListRef()) {
-      are_all_known = waited.find(tensor) && are_all_known;
+      are_all_known = awaited.find(tensor) && are_all_known;
     }
     return are_all_known;
   }

@@ -7,7 +7,7 @@ WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session
   retain(&session_);
 }
 
-// Recorded here, too: a C++ caller may drop the Work right after its wait.
+// The end is recorded here, too: a C++ caller may drop the Work right after its wait.
 bool WatchedWork::wait(std::chrono::milliseconds timeout) {
   const bool is_over = actual_->wait(timeout);
   if (forks_ == forks()) {
@@ -20,7 +20,7 @@ WatchedWork::~WatchedWork() {
   if (forks_ != forks()) {
     return;  // a forked child's copy of the parent's operation
   }
-  Followed followed;
+  FollowedOperation followed;
   session_.works.find(this, &followed, /*remove=*/true);
   if (session_.tape.is_open(number_)) {
     session_.tape.complete_at(number_, now_ns(), layout::HOW_ABANDONED, 0);

@@ -1,7 +1,7 @@
 // Works that record when they are dropped without a wait.
 //
 // Gloo's messages and its reduce_scatter have no future, and are only complete once they are waited for. If such a Work
-// is dropped, its record would stay open for ever. A weak reference to the Work would keep its tensor's memory.
+// is dropped, its record would stay open forever. A weak reference to the Work would keep its tensor's memory.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -74,6 +74,22 @@ def concluded_ns(directory: Path) -> int:
     return 0
 
 
+_BUNDLED: Final = "bundled"
+
+
+def note_bundled(directory: Path, created_ns: int) -> None:
+    """Note that the bundle of an ended attempt is written, or cannot be; `created_ns` as for `note_concluded`."""
+    with contextlib.suppress(OSError):
+        replace_at_once(directory / _BUNDLED, directory / f".{_BUNDLED}.new", b"%d\n" % created_ns)
+
+
+def bundled_ns(directory: Path) -> int:
+    """Return the creation time of the newest attempt with that note, as `concluded_ns` does; 0 if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(read_regular(directory / _BUNDLED, _MAX_CONCLUDED_BYTES))
+    return 0
+
+
 # --- notices for the launcher -----------------------------------------------------------------------------------------
 # Notices that an agent cannot write to the job's standard error, and leaves for the launcher.
 # The launcher has that descriptor open, even if the agent cannot open it: a socket, a file written to without O_APPEND,

@@ -26,7 +26,7 @@ from otel_torchdist.tape.layout import IDENTITY_SIZE
 
 
 MAX_ANCESTORS: Final = 64
-_LEAST_DESCRIPTOR: Final = 32
+_MIN_DESCRIPTOR: Final = 32
 """Lowest descriptor of a tape. Lower descriptors are skipped: reading one takes 10 µs."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -58,15 +58,15 @@ def _tapes_open_in(ancestors: Iterable[tuple[int, int]], base: Path) -> Iterable
     Tapes have high descriptors; see `files.kept`.
     """
     tapes: set[Path] = set()
-    for nth, (pid, _) in enumerate(ancestors):
+    for index, (pid, _) in enumerate(ancestors):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
         except OSError:
-            if nth:  # not the parent: a process of another user, such as a service
+            if index:  # not the parent: a process of another user, such as a service
                 continue
             return [tape for directory in job_directories(base) for tape in tapes_in(directory)]
         for descriptor in descriptors:
-            if int(descriptor) < _LEAST_DESCRIPTOR:
+            if int(descriptor) < _MIN_DESCRIPTOR:
                 continue
             with contextlib.suppress(OSError):
                 path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
@@ -109,10 +109,10 @@ def _ancestors() -> list[tuple[int, int]]:
     """
     parent = multiprocessing.parent_process()
     logical_parent = parent.pid if parent is not None else None
-    by_kernel = ancestors_from(os.getpid(), os.getppid())
+    kernel_ancestors = ancestors_from(os.getpid(), os.getppid())
     if logical_parent is None or logical_parent == os.getppid():
-        return list(by_kernel)
-    return list(dict.fromkeys([*ancestors_from(os.getpid(), logical_parent), *by_kernel]))
+        return list(kernel_ancestors)
+    return list(dict.fromkeys([*ancestors_from(os.getpid(), logical_parent), *kernel_ancestors]))
 
 
 @functools.lru_cache(maxsize=2)
@@ -173,8 +173,8 @@ class StandardError:
 def find_standard_error(environ: Mapping[str, str]) -> StandardError | None:
     """Return the standard error of this rank's job; None if there is none, or `/proc` hides it.
 
-    Under torchrun it is torchrun's, because `--redirects` may send each rank's to a separate file. Otherwise it is the
-    rank's: users do not see the standard error of mpirun's and srun's daemons.
+    Under torchrun it is the standard error of torchrun, because `--redirects` may send that of each rank to a separate
+    file. Otherwise it is the rank's: users do not see the standard error of mpirun's and srun's daemons.
 
     Args:
         environ: The environment of this process.

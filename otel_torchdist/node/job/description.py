@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.ancestry import StandardError
 from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.files.owned import replace_at_once
 
 MAX_BYTES: Final = 1 << 16
 MAX_VALUE: Final = 256
+"""Maximum characters of a value."""
 MAX_ARGUMENTS: Final = 64
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -35,6 +36,9 @@ class JobDescription:
         slurm_node_id: Index of the node in the job.
         slurm_restart_count: Number of restarts by Slurm.
         kubernetes_job: Name of the Job that owns the pod.
+        ray_submission_id: Id of the job of `ray job submit`.
+        ray_train_run: Name of the training in Ray Train.
+        ray_train_run_id: Id of the training in Ray Train.
         elastic_run_id: torchelastic's id of the run (`--rdzv-id`).
         elastic_restart_count: Number of restarts of the workers by torchelastic.
         wandb_run_id: Id of the run in Weights & Biases.
@@ -58,6 +62,9 @@ class JobDescription:
     kubernetes_container: str = ""
     kubernetes_job: str = ""
     ray_job_id: str = ""
+    ray_submission_id: str = ""
+    ray_train_run: str = ""
+    ray_train_run_id: str = ""
     elastic_run_id: str = ""
     elastic_restart_count: str = ""
     mlflow_run_id: str = ""
@@ -108,26 +115,52 @@ def describe_job(environ: Mapping[str, str], namespace_file: Path = _NAMESPACE_F
         namespace_file: File with the pod's namespace, written by Kubernetes.
     """
     values: dict[str, Any] = {
-        name: next((text for variable in variables if (text := shown(environ.get(variable, "")))), "")
+        name: next((text for variable in variables if (text := shortened(environ.get(variable, "")))), "")
         for name, variables in _VARIABLES.items()
     }
     if values["elastic_run_id"] == _NO_ID:
         values["elastic_run_id"] = ""
     if environ.get(_IN_KUBERNETES):
         # A pod's host name is the pod's name, unless its specification sets another.
-        values["kubernetes_pod"] = values["kubernetes_pod"] or shown(environ.get("HOSTNAME", ""))
+        values["kubernetes_pod"] = values["kubernetes_pod"] or shortened(environ.get("HOSTNAME", ""))
         values["kubernetes_namespace"] = values["kubernetes_namespace"] or _namespace_in(namespace_file)
     return JobDescription(**values)
 
 
-def shown(text: str) -> str:
+def job_title(job: JobDescription) -> str:
+    """Return the names by which users know a job, such as `Slurm job 4711 (pretrain)`; '' if there are none."""
+    return "; ".join(filter(None, (_slurm_title(job), _ray_title(job), _kubernetes_title(job))))
+
+
+def _slurm_title(job: JobDescription) -> str:
+    if not job.slurm_job_id:
+        return ""
+    name = f" ({job.slurm_job_name})" if job.slurm_job_name else ""
+    array = f", task {job.slurm_array_task_id} of array {job.slurm_array_job_id}" if job.slurm_array_job_id else ""
+    restart = f", restart {job.slurm_restart_count}" if job.slurm_restart_count.strip("0") else ""
+    return f"Slurm job {job.slurm_job_id}{name}{array}{restart}"
+
+
+def _ray_title(job: JobDescription) -> str:
+    name = job.ray_submission_id or job.ray_job_id
+    training = f", training {job.ray_train_run}" if job.ray_train_run else ""
+    return f"Ray job {name}{training}" if name else ""
+
+
+def _kubernetes_title(job: JobDescription) -> str:
+    where = f" in {job.kubernetes_namespace}" if job.kubernetes_namespace else ""
+    owner = f"Kubernetes job {job.kubernetes_job}, " if job.kubernetes_job else ""
+    return f"{owner}pod {job.kubernetes_pod}{where}" if job.kubernetes_pod else ""
+
+
+def shortened(text: str) -> str:
     """Return a value shortened, without characters that cannot be encoded or printed."""
     return readable(text.strip(), MAX_VALUE)
 
 
 def _namespace_in(file: Path) -> str:
     with contextlib.suppress(OSError):
-        return shown(read_regular(file.resolve(), MAX_BYTES).decode("utf-8", "replace"))
+        return shortened(read_regular(file.resolve(), MAX_BYTES).decode("utf-8", "replace"))
     return ""
 
 
@@ -237,30 +270,30 @@ def git_commit(start: Path) -> str:
             if entry.is_dir():
                 return _commit_in(entry, entry)
             if entry.is_file():  # a worktree, or a submodule
-                git = folder / _text(entry).removeprefix("gitdir:").strip()
+                git = folder / _read_text(entry).removeprefix("gitdir:").strip()
                 common = git / "commondir"
-                return _commit_in(git, git / _text(common) if common.is_file() else git)
+                return _commit_in(git, git / _read_text(common) if common.is_file() else git)
     return ""
 
 
 def _commit_in(git: Path, common: Path) -> str:
-    head = _text(git / "HEAD")
+    head = _read_text(git / "HEAD")
     if not head.startswith("ref: "):
-        return _checked(head)
+        return _commit_or_empty(head)
     ref = head.removeprefix("ref: ").strip()
     if ref.startswith("/") or ".." in ref:
         return ""
     for folder in (git, common):
         with contextlib.suppress(OSError):
-            return _checked(_text(folder / ref))
-    lines = _text(common / "packed-refs").splitlines()
-    return next((_checked(line[: -len(ref)].strip()) for line in lines if line.endswith(f" {ref}")), "")
+            return _commit_or_empty(_read_text(folder / ref))
+    lines = _read_text(common / "packed-refs").splitlines()
+    return next((_commit_or_empty(line[: -len(ref)].strip()) for line in lines if line.endswith(f" {ref}")), "")
 
 
-def _checked(commit: str) -> str:
+def _commit_or_empty(commit: str) -> str:
     return commit if _COMMIT.fullmatch(commit) else ""
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         return os.fsdecode(file.read(_MAX_FILE)).strip()

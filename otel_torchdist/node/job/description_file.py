@@ -12,7 +12,7 @@ from otel_torchdist.node.job.description import (
     JobDescription,
     RankDescription,
     description_path,
-    shown,
+    shortened,
 )
 from otel_torchdist.system.files.others import changed_ns, read_regular
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
@@ -31,9 +31,9 @@ def read_description(tape: Path, owner: int | None = None) -> RankDescription | 
         return None
     job = description.job
     values = {field.name: getattr(job, field.name) for field in fields(job)}
-    texts = {name: shown(value) for name, value in values.items() if isinstance(value, str)}
-    command = tuple(shown(argument) for argument in job.command[:MAX_ARGUMENTS])
-    return RankDescription(replace(job, command=command, **texts), shown(description.gpu), description.stderr)
+    texts = {name: shortened(value) for name, value in values.items() if isinstance(value, str)}
+    command = tuple(shortened(argument) for argument in job.command[:MAX_ARGUMENTS])
+    return RankDescription(replace(job, command=command, **texts), shortened(description.gpu), description.stderr)
 
 
 def gpu_of(tape: Path, owner: int | None = None) -> str:

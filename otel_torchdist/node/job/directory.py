@@ -17,27 +17,27 @@ from typing import Final
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
 from otel_torchdist.errors import TapeError
-from otel_torchdist.system.files.locks import alone_in
+from otel_torchdist.system.files.locks import exclusive_lock
 from otel_torchdist.system.files.others import is_gone
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-LOCK_NAME: Final = "watch.lock"
+READER_LOCK_NAME: Final = "watch.lock"
 """Held by the process that reads the tapes of a directory; see `tapes.ReaderLock`."""
 START_LOCK_NAME: Final = "start.lock"
 """Locked by a rank that starts an agent; contains the times of starts."""
 CHECKPOINT_NAME: Final = "agent.checkpoint"
 """Reading positions of an agent; first written soon after its start."""
-SHARE: Final = 8
-"""Tapes of live ranks, and leftovers of ended ranks, may each fill at most 1/SHARE of the file system."""
+SPACE_DIVISOR: Final = 8
+"""Tapes of live ranks, and leftovers of ended ranks, may each fill at most 1/SPACE_DIVISOR of the file system."""
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _MAX_ATTEMPTS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 16_384
 """Maximum entries read from a directory, so that one overfull directory does not delay the others."""
-_FOLLOWING: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OPEN_FLAGS: Final = _FOLLOWING | os.O_NOFOLLOW
+_FLAGS_WITH_LINKS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FLAGS: Final = _FLAGS_WITH_LINKS | os.O_NOFOLLOW
 
 
 def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
@@ -97,14 +97,14 @@ def private_directory(path: Path) -> None:
 
 
 def job_directories(base: Path) -> list[Path]:
-    """Return the job directories as `list_jobs` does, but an empty list on an error."""
+    """Return the job directories, as `list_jobs` does; an empty list if they cannot be read."""
     with contextlib.suppress(OSError):
         return list_jobs(base)
     return []
 
 
 def tapes_in(directory: Path) -> list[Path]:
-    """Return the tapes as `list_tapes` does, but an empty list on an error."""
+    """Return the tapes, as `list_tapes` does; an empty list if they cannot be read."""
     with contextlib.suppress(OSError):
         return list_tapes(directory)
     return []
@@ -122,7 +122,7 @@ def list_jobs(base: Path) -> list[Path]:
         OSError: The directory cannot be read, for example for lack of descriptors. A missing directory counts as empty.
     """
     return _listed(
-        base, _FOLLOWING, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False)
+        base, _FLAGS_WITH_LINKS, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False)
     )
 
 
@@ -154,9 +154,9 @@ def _listed(
             return []
         raise
     try:
-        actual = os.fstat(file).st_uid
-        if owner not in (None, actual):
-            raise OSError(errno.EPERM, f"it belongs to user {actual} and not to user {owner}")
+        actual_owner = os.fstat(file).st_uid
+        if owner not in (None, actual_owner):
+            raise OSError(errno.EPERM, f"it belongs to user {actual_owner} and not to user {owner}")
         with os.scandir(file) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
     finally:
@@ -164,13 +164,18 @@ def _listed(
     return [directory / name for name in names]
 
 
-def job_key(environ: Mapping[str, str]) -> str:
+def job_key(environ: Mapping[str, str], ray_train_run: str = "") -> str:
     """Return the name of the job directory, derived from values that only the ranks of one job on a node share.
 
     The parent process is the last resort, because a wrapper script gives each rank its own parent. Addresses are valid
     in one network namespace only, and pids in one PID namespace.
+
+    Args:
+        environ: The environment of a rank.
+        ray_train_run: Ray Train's id of the training, which stays the same when workers are replaced; '' without Ray.
     """
-    text = "\0".join(_shared_by_local_ranks(environ))
+    shared = ("ray", ray_train_run) if ray_train_run else _shared_by_local_ranks(environ)
+    text = "\0".join(shared)
     return _KEY_PREFIX + hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
@@ -178,7 +183,7 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
     address = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if run_id:
-        log_directory = _directory_of_torchrun(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+        log_directory = directory_of_torchrun(environ.get("TORCHELASTIC_ERROR_FILE", ""))
         if log_directory:
             return "torchrun", log_directory
         if run_id != "none":  # the default id, which all jobs share
@@ -186,13 +191,16 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
     elif _is_slurm_task(environ):
         # One interactive step may run many jobs, so the address is part of the key.
         return "slurm", environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"], *address
+    elif environ.get("PMIX_NAMESPACE") and environ.get("OMPI_COMM_WORLD_SIZE"):
+        # Open MPI's number of an mpirun: ranks share it even if a script starts each, and a file leads them together.
+        return "mpi", environ["PMIX_NAMESPACE"], *address
     if all(address):
         return "address", str(_network_namespace()), *address
     parent = os.getppid()
     return "parent", str(pid_namespace()), str(parent), str(process_start_ticks(parent))
 
 
-def _directory_of_torchrun(error_file: str) -> str:
+def directory_of_torchrun(error_file: str) -> str:
     """Return the log directory of the torchrun process that started this rank; '' if unknown.
 
     Derived from `<directory>/attempt_<n>/<local rank>/error.json`. The name is from `mkdtemp`, so no other job has it,
@@ -339,7 +347,7 @@ def make_substitute(base: Path) -> Path:
     """
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
-        with alone_in(base.parent) as alone:
+        with exclusive_lock(base.parent) as alone:
             if alone or time.monotonic() > deadline:
                 existing = substitute(base)
                 if existing is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from otel_torchdist.model.naming import listed_ranks, readable
+from otel_torchdist.model.text import listed_ranks, readable
 from otel_torchdist.system.files.others import changed_ns, read_regular
 from otel_torchdist.system.files.owned import remove, replace_at_once
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
@@ -112,7 +112,7 @@ def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
 
 # --- findings ---------------------------------------------------------------------------------------------------------
 # The findings on a run: a small file in the job directory, for readers after the agent's end.
-# Findings cannot be derived from tapes afterwards: tapes contain the newest calls only, and a slow rank shows only over
+# Findings cannot be derived from tapes afterward: tapes contain the newest calls only, and a slow rank shows only over
 # many calls.
 
 

@@ -13,24 +13,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.node.job.directory import CHECKPOINT_NAME, SHARE, START_LOCK_NAME, is_tape_name, job_directories
-from otel_torchdist.system.files.locks import alone_in, is_file_locked
+from otel_torchdist.node.job.directory import (
+    CHECKPOINT_NAME,
+    SPACE_DIVISOR,
+    START_LOCK_NAME,
+    is_tape_name,
+    job_directories,
+)
+from otel_torchdist.system.files.locks import exclusive_lock, is_file_locked
 
 AGENT_DUE_NS: Final = 30_000_000_000
 """Time within which a started agent reads the tapes, even on a busy node."""
-_PART_OF_TAPE: Final = re.compile(
+_FILE_OF_TAPE: Final = re.compile(
     r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description|worlds)(?:\.new)?)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
+    """A file of a job directory, with its size on the file system in bytes."""
+
     name: str
     device: int
     inode: int
     size: int
     changed_ns: int
-    regular: bool
+    is_regular: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +75,14 @@ class LiveFiles:
 def find_leftovers(directories: list[Path]) -> list[Leftover]:
     """Return the leftovers of ended runs, oldest first; remove files without a tape at once."""
     listings = {directory: _files(directory) for directory in directories}
-    # After the listings, so that it includes every listed file that this process writes.
-    ours = _open_in_this_process()
+    # Read after the listings, so that every listed file that this process writes is in it.
+    open_here = _open_in_this_process()
     leftovers: list[Leftover] = []
     for directory, files in listings.items():
-        held = _held(directory, files, ours)
-        if _without_tape(files) and _remove_parts(directory, None):
+        in_use = _in_use(directory, files, open_here)
+        if _without_tape(files) and _remove_files_of_tape(directory, None):
             files = _files(directory)
-        leftovers += _leftovers(directory, files, held)
+        leftovers += _leftovers(directory, files, in_use)
     return sorted(leftovers, key=lambda leftover: leftover.changed_ns)
 
 
@@ -84,16 +92,16 @@ def find_live(base: Path) -> LiveFiles:
     Raises:
         OSError: The base directory cannot be read.
     """
-    ours = _open_in_this_process()
+    open_here = _open_in_this_process()
     size = 0
     tapes_in: dict[Path, int] = {}
     with os.scandir(base) as entries:
         directories = [base / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     for directory in directories:
         files = _files(directory)
-        held = _held(directory, files, ours)
-        tapes_in[directory] = sum(map(is_tape_name, held))
-        ended = sum(leftover.size for leftover in _leftovers(directory, files, held))
+        in_use = _in_use(directory, files, open_here)
+        tapes_in[directory] = sum(map(is_tape_name, in_use))
+        ended = sum(leftover.size for leftover in _leftovers(directory, files, in_use))
         size += sum(file.size for file in files) - ended
     return LiveFiles(size, tapes_in)
 
@@ -102,13 +110,13 @@ def remove(leftover: Leftover) -> bool:
     """Remove a leftover, unless it has come into use; return whether it was removed."""
     if leftover.nonce is None:
         return _remove_directory(leftover.directory)
-    return _remove_parts(leftover.directory, leftover.nonce)
+    return _remove_files_of_tape(leftover.directory, leftover.nonce)
 
 
 def _remove_directory(directory: Path) -> bool:
-    with alone_in(directory) as alone:
+    with exclusive_lock(directory) as alone:
         files = _files(directory)
-        if not alone or _held(directory, files, _open_in_this_process()):
+        if not alone or _in_use(directory, files, _open_in_this_process()):
             return False
         _unlink(directory, files)
         with contextlib.suppress(OSError):
@@ -117,15 +125,15 @@ def _remove_directory(directory: Path) -> bool:
     return False
 
 
-def _remove_parts(directory: Path, nonce: str | None) -> bool:
+def _remove_files_of_tape(directory: Path, nonce: str | None) -> bool:
     """Remove the files of an ended tape, if `nonce` is given, and all files whose tape is missing."""
-    with alone_in(directory) as alone:
+    with exclusive_lock(directory) as alone:
         if not alone:
             return False
         files = _files(directory)
         _unlink(directory, _without_tape(files))
-        parts = _parts(files).get(nonce or "", [])
-        if _held(directory, parts, _open_in_this_process()):
+        parts = _files_by_nonce(files).get(nonce or "", [])
+        if _in_use(directory, parts, _open_in_this_process()):
             return False
         _unlink(directory, parts)
     return True
@@ -138,12 +146,12 @@ def _unlink(directory: Path, files: list[_File]) -> None:
             (directory / file.name).unlink()
 
 
-def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[Leftover]:
-    if not held:
+def _leftovers(directory: Path, files: list[_File], in_use: set[str]) -> Iterator[Leftover]:
+    if not in_use:
         yield _leftover(directory, None, files)
         return
-    for nonce, parts in _parts(files).items():
-        if f"{nonce}.tape" not in held and any(is_tape_name(part.name) for part in parts):
+    for nonce, parts in _files_by_nonce(files).items():
+        if f"{nonce}.tape" not in in_use and any(is_tape_name(part.name) for part in parts):
             yield _leftover(directory, nonce, parts)
 
 
@@ -174,17 +182,17 @@ def _files(directory: Path) -> list[_File]:
                         inode=info.st_ino,
                         size=info.st_blocks * 512,
                         changed_ns=info.st_mtime_ns,
-                        regular=stat.S_ISREG(info.st_mode),
+                        is_regular=stat.S_ISREG(info.st_mode),
                     )
                 )
     return files
 
 
-def _parts(files: list[_File]) -> dict[str, list[_File]]:
+def _files_by_nonce(files: list[_File]) -> dict[str, list[_File]]:
     """Return the files of each tape, by its nonce."""
     parts: defaultdict[str, list[_File]] = defaultdict(list)
     for file in files:
-        match = _PART_OF_TAPE.fullmatch(file.name)
+        match = _FILE_OF_TAPE.fullmatch(file.name)
         if match:
             parts[match[1]].append(file)
     return parts
@@ -194,7 +202,7 @@ def _without_tape(files: list[_File]) -> list[_File]:
     """Return the files whose tape is missing: their creator has crashed, or is creating the tape at this moment."""
     return [
         part
-        for parts in _parts(files).values()
+        for parts in _files_by_nonce(files).values()
         if not any(is_tape_name(other.name) for other in parts)
         for part in parts
     ]
@@ -214,13 +222,14 @@ def _open_in_this_process() -> set[tuple[int, int]] | None:
     return identities
 
 
-def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None) -> set[str]:
+def _in_use(directory: Path, files: list[_File], open_here: set[tuple[int, int]] | None) -> set[str]:
     """Return the names of the files that another process has locked, or that this process has open."""
-    return {
-        file.name
-        for file in files
-        if file.regular and (ours is None or (file.device, file.inode) in ours or _is_locked(directory / file.name))
-    }
+    names: set[str] = set()
+    for file in files:
+        is_open_here = open_here is None or (file.device, file.inode) in open_here
+        if file.is_regular and (is_open_here or _is_locked(directory / file.name)):
+            names.add(file.name)
+    return names
 
 
 def _is_locked(path: Path) -> bool:
@@ -233,7 +242,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
-    """Remove the oldest leftovers of ended runs, until the rest is within both limits.
+    """Remove the oldest leftovers of ended runs, until the remaining leftovers are within both limits.
 
     A leftover is a job directory without a locked file, or an ended tape in a directory with locked files. Files that
     this process has open count as locked without a check: closing a second descriptor of its own tape would release
@@ -243,7 +252,7 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
     Args:
         base: The base directory.
         keep_runs: Job directories of ended runs to keep, not counting those that an agent is about to read.
-        keep_bytes: Bytes that all leftovers may take; at most 1/SHARE of the file system is used.
+        keep_bytes: Bytes that all leftovers may take; at most 1/SPACE_DIVISOR of the file system is used.
     """
     leftovers = find_leftovers(job_directories(base))
     runs = sum(leftover.nonce is None for leftover in leftovers)
@@ -263,4 +272,4 @@ def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
     except OSError:
         return keep_bytes
     total = info.f_blocks * info.f_frsize
-    return min(keep_bytes, total // SHARE) if total else keep_bytes
+    return min(keep_bytes, total // SPACE_DIVISOR) if total else keep_bytes

@@ -151,7 +151,7 @@ class ListeningAgent:
 def read_listening(directory: Path) -> ListeningAgent | None:
     """Return the address of the agent of a job directory; None if there is none. The agent may have died meanwhile."""
     with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
-        host, port, runs = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
+        host, port, runs, *_later = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
         listening = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))
         return listening if 0 < listening.port < 1 << 16 else None
     return None
@@ -166,7 +166,7 @@ def _parsed(text: str | bytes) -> Any:
 
 def _peer(content: Any) -> Peer:
     try:
-        agent_id, node, host, port, ranks = content
+        agent_id, node, host, port, ranks, *_later = content  # a later version may append fields
         peer = Peer(int(agent_id), str(node), str(host), int(port), int(ranks))
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"it is not a peer: {error}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_torchdist.model.names import MAX_BYTES
-from otel_torchdist.node.job.directory import SHARE
+from otel_torchdist.node.job.directory import SPACE_DIVISOR
 from otel_torchdist.tape import layout
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ _JOBS_IN_LARGE: Final = 8
 MIN_RECORDS: Final = 512
 """Minimum records of a ring, however small the file system is: fewer would show too little of a stall."""
 MIN_NAMES: Final = 64 << 10
+"""Minimum size of a dictionary in bytes."""
 _NAMES_SHARE: Final = 4
 """If space is scarce, a quarter of a tape's share is for the dictionary."""
-_MOST_LOCAL_RANKS: Final = 16
+_MAX_LOCAL_RANKS: Final = 16
 """Assumed maximum number of ranks on a node if no launcher states it."""
 _LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-class Room(NamedTuple):
+class TapeLimits(NamedTuple):
     """The size limits of one tape.
 
     Attributes:
@@ -45,7 +46,7 @@ class Room(NamedTuple):
     filesystem_bytes: int
 
 
-def find_room(directory: Path, records: int, ranks: int) -> Room:
+def tape_limits(directory: Path, records: int, ranks: int) -> TapeLimits:
     """Return the size limits of another tape in a job directory.
 
     In a large file system with enough free space, other jobs' tapes need not be measured: one `statvfs` call suffices.
@@ -55,29 +56,33 @@ def find_room(directory: Path, records: int, ranks: int) -> Room:
         records: The configured number of records.
         ranks: Number of the job's ranks on this node.
     """
-    needed = layout.tape_size(records) + MAX_BYTES
+    wanted_bytes = layout.tape_size(records) + MAX_BYTES
     try:
         info = os.statvfs(directory)
         total, free = info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize
-        if not total or (total // SHARE >= _JOBS_IN_LARGE * ranks * needed and free >= total // SHARE):
-            return Room(records, MAX_BYTES, total)
+        if not total or (
+            total // SPACE_DIVISOR >= _JOBS_IN_LARGE * ranks * wanted_bytes and free >= total // SPACE_DIVISOR
+        ):
+            return TapeLimits(records, MAX_BYTES, total)
         live = _live_beside(directory)
     except OSError:
-        return Room(records, MAX_BYTES, 0)
+        return TapeLimits(records, MAX_BYTES, 0)
     # Other programs may have filled the file system: use at most half of the free space.
-    share = max(min(total // SHARE - live.size, free // 2), 0) // max(1, ranks - live.tapes_in.get(directory, 0))
-    if share >= needed:
-        return Room(records, MAX_BYTES, total)
-    fitting = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
-    records = min(records, max(fitting, MIN_RECORDS))
+    share = max(min(total // SPACE_DIVISOR - live.size, free // 2), 0) // max(
+        1, ranks - live.tapes_in.get(directory, 0)
+    )
+    if share >= wanted_bytes:
+        return TapeLimits(records, MAX_BYTES, total)
+    fitting_records = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
+    records = min(records, max(fitting_records, MIN_RECORDS))
     names = min(MAX_BYTES, max(share - layout.tape_size(records), MIN_NAMES))
-    return Room(records, names, total)
+    return TapeLimits(records, names, total)
 
 
 def is_scarce(directory: Path) -> bool:
     """Return whether less than an eighth of the file system is free."""
     info = os.statvfs(directory)
-    return info.f_bavail < info.f_blocks // SHARE
+    return info.f_bavail < info.f_blocks // SPACE_DIVISOR
 
 
 def _live_beside(directory: Path) -> LiveFiles:
@@ -92,7 +97,7 @@ def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
         text = environ.get(name, "")
         if text.isascii() and text.isdecimal() and int(text):
             return min(int(text), world_size)
-    return min(world_size, _MOST_LOCAL_RANKS)
+    return min(world_size, _MAX_LOCAL_RANKS)
 
 
 # --- cleaning up ------------------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
 
 
 TAPES_BETWEEN: Final = 16
-"""New tapes per clean-up. A program that initializes repeatedly leaves a tape each time."""
+"""New tapes per clean-up. A program that initializes torch.distributed repeatedly leaves a tape each time."""
 
 
 class Cleaning:
@@ -155,7 +160,7 @@ class RankCleaning(Cleaning):
         elif not self._has_agent:
             self.tapes_added(base)
 
-    def has_no_agent(self, base: Path) -> None:
+    def take_over(self, base: Path) -> None:
         """Take over cleaning up, because no agent of this user reads the job."""
         if self._has_agent:
             self._has_agent = False

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.model.naming import readable
-from otel_torchdist.node.job.directory import LOCK_NAME, job_directories, list_jobs, list_tapes, tapes_in
+from otel_torchdist.formats import OtherFormatError
+from otel_torchdist.model.text import readable
+from otel_torchdist.node.job.directory import READER_LOCK_NAME, job_directories, list_jobs, list_tapes, tapes_in
 from otel_torchdist.system.files.kept import KeptDescriptor
 from otel_torchdist.system.files.locks import is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.system.files.others import is_transient, open_regular, reason
@@ -47,6 +48,13 @@ class LocalTapes:
         self._seen: set[Path] = set()
         self._warnings = 0
         self._has_obstacle = False
+        self._has_opened = False
+        self._refusals: set[str] = set()
+
+    @property
+    def refusal(self) -> str:
+        """Why all tapes so far are of another version; '' if one could be opened, or if there is none."""
+        return "" if self._has_opened or not self._refusals else min(self._refusals)
 
     def exclude(self, path: Path) -> None:
         """Never open this tape, because this process writes it."""
@@ -69,13 +77,19 @@ class LocalTapes:
         self._seen.intersection_update(paths)
         unseen = [path for path in paths if path not in self._seen][: self._most_opened]
         tapes: list[TapeReader] = []
-        for position, path in enumerate(unseen):
+        for index, path in enumerate(unseen):
             if most is not None and len(tapes) >= most:
-                left = len(unseen) - position
-                self._report_obstacle(f"{left} of its tapes are not read: {TOO_FEW}")
+                unread = len(unseen) - index
+                self._report_obstacle(f"{unread} of its tapes are not read: {TOO_FEW}")
                 return tapes
             try:
                 tape = self._opened(path, only_alive)
+            except OtherFormatError as error:
+                self._seen.add(path)
+                if error.refusal not in self._refusals:  # the tapes of a job are of one version: one warning for all
+                    self._refusals.add(error.refusal)
+                    self.warn("tapes cannot be read: %s", error)
+                continue
             except TapeError as error:
                 cause = error.__cause__
                 if isinstance(cause, OSError) and is_transient(cause):
@@ -85,6 +99,7 @@ class LocalTapes:
                 self.warn("a tape cannot be read: %s", error)
                 continue
             self._seen.add(path)
+            self._has_opened = True
             if tape is not None:
                 tapes.append(tape)
         self._has_obstacle = False
@@ -117,6 +132,7 @@ class LocalTapes:
 
 
 TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
+"""The reason in warnings about tapes or job directories that are not read."""
 
 
 class ReaderLock:
@@ -136,7 +152,7 @@ class ReaderLock:
         self.directory = directory
         self.tapes = LocalTapes(directory, os.geteuid() if owner is None else owner)
         self._owner = owner
-        self._file = KeptDescriptor(open_or_create(directory / LOCK_NAME, owner))
+        self._file = KeptDescriptor(open_or_create(directory / READER_LOCK_NAME, owner))
         self._won = False
 
     @property
@@ -144,7 +160,7 @@ class ReaderLock:
         """Whether this process has the lock; tries to take it if not."""
         if not self._file.is_open:  # the program has closed the descriptor, which has released the lock
             self._won = False
-            self._file = KeptDescriptor(open_or_create(self.directory / LOCK_NAME, self._owner))
+            self._file = KeptDescriptor(open_or_create(self.directory / READER_LOCK_NAME, self._owner))
         self._won = self._won or try_lock(self._file.fileno())
         return self._won
 
@@ -218,11 +234,11 @@ def live_jobs(base: Path, without: Collection[Path] = (), most: int = MAX_TAPES)
     return jobs
 
 
-def newest_live_job(base: Path) -> Path | None:
-    """Return the job directory with the newest tape of a live rank; None if no rank is alive."""
+def jobs_by_newest_rank(base: Path) -> list[Path]:
+    """Return the job directories with a live rank; the directory in which a rank started last comes first."""
     newest_ns = {directory: _newest_live_tape_ns(directory) for directory in job_directories(base)}
     live = [directory for directory, created_ns in newest_ns.items() if created_ns]
-    return max(live, key=lambda directory: newest_ns[directory], default=None)
+    return sorted(live, key=lambda directory: newest_ns[directory], reverse=True)
 
 
 def _is_live(path: Path) -> bool:

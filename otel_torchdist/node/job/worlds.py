@@ -1,4 +1,4 @@
-"""The file beside a tape that lists the worlds made by hand in which the rank takes part.
+"""The file beside a tape that lists the worlds of the rank's standalone process groups.
 
 Processes of different jobs on a node can share such a world. A reader of both tapes can see who waits for whom; with
 these files it finds the other tape without opening all tapes of the node.

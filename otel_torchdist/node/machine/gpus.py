@@ -47,7 +47,7 @@ class GpuProcess:
         self._retry_s = retry_s
         self._is_wanted = importlib.util.find_spec("pynvml") is not None
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard_at = 0.0
+        self._last_reading_at = 0.0
         self._start_at = 0.0
         self._buffer = b""
         self._is_given_up = False
@@ -82,8 +82,8 @@ class GpuProcess:
         readings = self._read(now_s)
         if self._is_given_up:
             self._process.kill()
-        elif now_s - self._heard_at > self.silent_s:
-            _logger.info("GPUs are not read for now: NVML has not answered for %.0f s", now_s - self._heard_at)
+        elif now_s - self._last_reading_at > self.silent_s:
+            _logger.info("GPUs are not read for now: NVML has not answered for %.0f s", now_s - self._last_reading_at)
             self._process.kill()
             self._is_given_up = True
         return readings
@@ -107,20 +107,20 @@ class GpuProcess:
             )
         except OSError as error:
             _logger.debug("GPUs are not read: %s", error)
-            self._put_off(now_s)
+            self._schedule_start(now_s)
             return
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
-        self._heard_at, self._buffer = now_s, b""
+        self._last_reading_at, self._buffer = now_s, b""
 
     def _forget(self, now_s: float) -> None:
         """Clean up after the process has ended, and schedule the next one."""
         assert self._process is not None and self._process.stdout is not None
         self._process.stdout.close()
         self._process, self._is_given_up = None, False
-        self._put_off(now_s)
+        self._schedule_start(now_s)
 
-    def _put_off(self, now_s: float) -> None:
+    def _schedule_start(self, now_s: float) -> None:
         self._start_at = now_s + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
@@ -138,7 +138,7 @@ class GpuProcess:
                 _logger.debug("GPUs are not read: NVML: %s", reading.problem)
                 self._is_wanted = False
                 return []
-            self._heard_at = now_s
+            self._last_reading_at = now_s
             readings.append(reading)
         return readings
 

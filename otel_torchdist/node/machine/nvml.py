@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 
 MAX_GPUS: Final = 32
 MAX_XIDS: Final = 64
@@ -170,10 +170,10 @@ def main() -> None:
     while True:
         due_s = time.monotonic() + interval_s
         _write(GpuReading(nvml.read(), xids))
-        xids = tuple(_errors(nvml, due_s))
+        xids = tuple(_wait_for_xids(nvml, due_s))
 
 
-def _errors(nvml: Nvml, due_s: float) -> list[Xid]:
+def _wait_for_xids(nvml: Nvml, due_s: float) -> list[Xid]:
     """Wait for errors until `due_s`, but only `SETTLE_S` after the first: it may explain a death judged right now."""
     errors = list(itertools.islice(nvml.xids(due_s), 1))
     if errors:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from otel_torchdist.model.naming import readable
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.description_file import gpu_of
 from otel_torchdist.node.processes.cgroups import CgroupFile, cgroup_files
 from otel_torchdist.node.processes.state import belongs_to
@@ -19,10 +19,12 @@ from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shar
 
 # --- symptoms ---------------------------------------------------------------------------------------------------------
 # Symptoms of a machine that may explain a stall: evidence beside a verdict, never a verdict by itself.
-MEMORY_IS_SHORT: Final = 0.1
-"""Minimum share of time in which all tasks wait for memory for the node to count as thrashing."""
-STORAGE_IS_SLOW: Final = 0.5
-"""Minimum share of time in which all tasks wait for storage for it to count as slow. Loading data rarely reaches it.
+
+
+THRASHING_SHARE: Final = 0.1
+"""Minimum share of time in which all tasks wait for memory: a node or cgroup above it is thrashing."""
+SLOW_STORAGE_SHARE: Final = 0.5
+"""Minimum share of time in which all tasks wait for storage: storage above it is slow. Loading data rarely reaches it.
 """
 KEPT_NS: Final = 300_000_000_000
 """Time for which a symptom is remembered after it was last seen."""
@@ -72,10 +74,10 @@ class SymptomLog:
 
     def note_memory(self, kind: SymptomKind, share: float, now_ns: int) -> None:
         """Remember a memory symptom, if the share of time in which all tasks wait for memory is high."""
-        if share >= MEMORY_IS_SHORT:
+        if share >= THRASHING_SHARE:
             self.note(Symptom(kind, now_ns, share))
 
-    def shown(self, now_ns: int) -> tuple[Symptom, ...]:
+    def recent(self, now_ns: int) -> tuple[Symptom, ...]:
         """Return the symptoms that were last seen within `KEPT_NS`, and forget the others."""
         self._newest = {kind: symptom for kind, symptom in self._newest.items() if now_ns - symptom.at_ns <= KEPT_NS}
         return tuple(self._newest.values())
@@ -100,7 +102,7 @@ class ErrorCounters:
             last = self._last.get(name, count)
             growth[name] = count - last if count >= last else count
         self._last = dict(counts)
-        return {name: more for name, more in growth.items() if more}
+        return {name: increase for name, increase in growth.items() if increase}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -156,15 +158,15 @@ class MachineReader:
         return MachineReading(
             self._host,
             {nonce: rank.gpu for nonce, rank in self._ranks.items()},
-            self._log.shown(now_ns),
-            {nonce: rank.log.shown(now_ns) for nonce, rank in self._ranks.items()},
+            self._log.recent(now_ns),
+            {nonce: rank.log.recent(now_ns) for nonce, rank in self._ranks.items()},
         )
 
     def _read_node(self, now_ns: int) -> None:
         pressure = self._root / "proc/pressure"
         self._log.note_memory(SymptomKind.NODE_MEMORY, stalled_share(pressure / "memory"), now_ns)
         storage = stalled_share(pressure / "io")
-        if storage >= STORAGE_IS_SLOW:
+        if storage >= SLOW_STORAGE_SHARE:
             self._log.note(Symptom(SymptomKind.STORAGE, now_ns, storage))
         for port in self._link_downs.grown(read_link_downs(self._root / "sys")):
             self._log.note(Symptom(SymptomKind.LINK_DOWN, now_ns, detail=port))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
 from otel_torchdist.node.machine.gpus import GpuProcess
 from otel_torchdist.node.machine.nvml import GpuReading
 from otel_torchdist.node.machine.reader import ErrorCounters, MachineReader, MachineReading, SymptomLog, WatchedRank
@@ -146,7 +146,7 @@ class GpuLog:
 
     def symptoms(self, now_ns: int) -> Mapping[str, tuple[Symptom, ...]]:
         """Return the symptoms of each GPU, by UUID."""
-        return {uuid: symptoms for uuid, log in self._logs.items() if (symptoms := log.shown(now_ns))}
+        return {uuid: symptoms for uuid, log in self._logs.items() if (symptoms := log.recent(now_ns))}
 
     def _note(self, uuid: str, symptom: Symptom) -> None:
         self._logs.setdefault(uuid, SymptomLog()).note(symptom)

@@ -16,12 +16,12 @@ class CgroupFile:
     Attributes:
         name: Name in version 2.
         controller: Controller in version 1.
-        old_name: Name in version 1; '' if there is no such file.
+        v1_name: Name in version 1; '' if there is no such file.
     """
 
     name: str
     controller: str
-    old_name: str = ""
+    v1_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def cgroup_files(pid: int, wanted: CgroupFile, root: Path = Path("/")) -> Iterat
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        kind, name = ("cgroup", wanted.old_name) if controllers else ("cgroup2", wanted.name)
+        kind, name = ("cgroup", wanted.v1_name) if controllers else ("cgroup2", wanted.name)
         if not name or (controllers and wanted.controller not in controllers.split(",")):
             continue
         for mount in mounts:
             if mount.kind == kind and (not controllers or wanted.controller in mount.options):
-                inside = group[len(mount.root.rstrip("/")) :] if group.startswith(mount.root) else ""
-                yield root / (mount.point + inside).lstrip("/") / name
+                group_below_mount = group[len(mount.root.rstrip("/")) :] if group.startswith(mount.root) else ""
+                yield root / (mount.point + group_below_mount).lstrip("/") / name
 
 
 def _mounts(root: Path) -> list[_Mount]:
@@ -91,26 +91,26 @@ class OomKills:
     """
 
     def __init__(self) -> None:
-        self._before: dict[Path, deque[int]] = {}
+        self._counts: dict[Path, deque[int]] = {}
         self.read([_VMSTAT])
 
     def follow(self, pid: int) -> Path | None:
         """Start reading the cgroup counter of a process of this PID namespace; return its path, or None."""
         path = _counter_of(pid)
-        if path is not None and path not in self._before:
+        if path is not None and path not in self._counts:
             self.read([path])
         return path
 
     def read(self, paths: list[Path] | None = None) -> None:
         """Read these counters, or all, as the baseline for `has_grown`."""
-        for path in paths if paths is not None else list(self._before):
+        for path in paths if paths is not None else list(self._counts):
             count = _read(path)
             if count is not None:
-                self._before.setdefault(path, deque(maxlen=_READINGS)).append(count)
+                self._counts.setdefault(path, deque(maxlen=_READINGS)).append(count)
 
     def has_grown(self, path: Path | None) -> bool:
         """Return whether a counter has grown over its last readings, or since."""
-        before = self._before.get(path) if path is not None else None
+        before = self._counts.get(path) if path is not None else None
         count = _read(path) if path is not None else None
         return before is not None and count is not None and count > before[0]
 
@@ -120,7 +120,7 @@ class OomKills:
 
     def forget_all_but(self, paths: set[Path]) -> None:
         """Stop reading all counters except these and the node's."""
-        self._before = {path: counts for path, counts in self._before.items() if path in paths or path == _VMSTAT}
+        self._counts = {path: counts for path, counts in self._counts.items() if path in paths or path == _VMSTAT}
 
 
 def kills_so_far(pid: int) -> int | None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
-from otel_torchdist.model.naming import readable
-from otel_torchdist.node.processes.state import SystemCall, call_of, threads_of
+from otel_torchdist.model.rank_state.lives import SLEEPS_UNINTERRUPTIBLY
+from otel_torchdist.model.text import readable
+from otel_torchdist.node.processes.state import SystemCall, call_of, name_of, threads_of
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 MAX_CHILDREN: Final = 256
 MAX_MOUNTS_BYTES: Final = 1 << 20
-_NO_FILES: Final = ("pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
+_NOT_STORED: Final = ("pipe:", "anon_inode:", "/dev/", "/proc/", "/memfd:")
 _IDLE: Final = frozenset({"", "running", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "futex"})
 
 
@@ -48,11 +48,11 @@ class ChildView:
         """Whether the child is in uninterruptible sleep or in a call on a file. An idle worker is in neither."""
         if self.state == SLEEPS_UNINTERRUPTIBLY:
             return True
-        return bool(self.file) and not self.file.startswith(_NO_FILES) and self.call.name not in _IDLE
+        return bool(self.file) and not self.file.startswith(_NOT_STORED) and self.call.name not in _IDLE
 
     @property
     def doing(self) -> str:
-        """The activity in a few words: `in read() of /data/shard-7 (nfs4 at /data)`."""
+        """The activity in a few words, such as `in read() of /data/shard-7 (nfs4 at /data)`."""
         call = f"in {self.call.name}()" if self.call.name not in ("", "running") else ""
         if self.file:
             call += f" of {self.file}" + (f" ({self.mount})" if self.mount else "")
@@ -153,21 +153,21 @@ def _file_of(process: Path, descriptor: int) -> str:
 
 def _mount_of(process: Path, file: str) -> str:
     """Return the file system of a file: the one with the longest mount point above it; '' if unknown."""
-    if not file.startswith("/") or file.startswith(_NO_FILES):
+    if not file.startswith("/") or file.startswith(_NOT_STORED):
         return ""
     try:
         with open(process / "mountinfo", encoding="utf-8", errors="replace") as stream:
             lines = stream.read(MAX_MOUNTS_BYTES).splitlines()
     except OSError:
         return ""
-    best, kind = "", ""
+    longest_point, kind = "", ""
     for line in lines:
         fields, _, rest = line.partition(" - ")
-        point = fields.split(" ")[4] if fields.count(" ") >= 4 else ""
-        is_above = point == "/" or file == point or file.startswith(f"{point}/")
-        if point and is_above and len(point) >= len(best):
-            best, kind = point, rest.partition(" ")[0]
-    return f"{kind} at {best}" if best else ""
+        mount_point = fields.split(" ")[4] if fields.count(" ") >= 4 else ""
+        is_above = mount_point == "/" or file == mount_point or file.startswith(f"{mount_point}/")
+        if mount_point and is_above and len(mount_point) >= len(longest_point):
+            longest_point, kind = mount_point, rest.partition(" ")[0]
+    return f"{kind} at {longest_point}" if longest_point else ""
 
 
 # --- processor time ---------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _mount_of(process: Path, file: str) -> str:
 
 QUIET_NS: Final = 2_000_000_000
 """Time without operations after which a rank is measured."""
-BETWEEN_NS: Final = 2_000_000_000
+MIN_INTERVAL_NS: Final = 2_000_000_000
 """Minimum time between two measurements."""
 MAX_DEPTH: Final = 3
 MAX_PROCESSES: Final = 64
@@ -196,15 +196,15 @@ class CpuTime:
         self._is_in_reach = shares_pids(identity)
         self._measured_ns = 0
         self._ticks: dict[int, int] = {}
-        self._busy: float | None = None
+        self._cores: float | None = None
 
     def check(self, now_ns: int, called_ns: int) -> float | None:
         """Return the cores used lately, such as 0.5 or 2.0; None while the rank calls operations, or if unknown."""
         if not self._is_in_reach or now_ns - called_ns < QUIET_NS:
-            self._measured_ns, self._busy = 0, None
-        elif now_ns - self._measured_ns >= BETWEEN_NS:
+            self._measured_ns, self._cores = 0, None
+        elif now_ns - self._measured_ns >= MIN_INTERVAL_NS:
             self._measure(now_ns)
-        return self._busy
+        return self._cores
 
     def _measure(self, now_ns: int) -> None:
         state = process_state(self._pid)
@@ -212,10 +212,10 @@ class CpuTime:
         self._ticks = ticks_of_tree(self._pid) if state is not None and state[1] == self._began else {}
         self._measured_ns = now_ns
         has_before = bool(before_ns and before)
-        self._busy = share_between(before, self._ticks, (now_ns - before_ns) / 1e9) if has_before else None
+        self._cores = cores_between(before, self._ticks, (now_ns - before_ns) / 1e9) if has_before else None
 
 
-def share_between(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
+def cores_between(before: Mapping[int, int], after: Mapping[int, int], seconds: float) -> float:
     """Return the cores that processes have used between two readings of `ticks_of_tree`.
 
     A child that is missing in the first reading counts with all its time.
@@ -287,7 +287,7 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
         now_ns: The monotonic clock now.
     """
     threads = [int(thread) for thread in threads_of(pid)]
-    is_loader = _name_of(pid) == LOADER_THREAD
+    is_loader = name_of(pid) == LOADER_THREAD
     if not 0 < len(threads) <= MAX_THREADS:
         return None
     calls = {thread: call_of(Path(f"/proc/{pid}/task/{thread}")) for thread in threads}
@@ -306,7 +306,7 @@ def lock_wait_of(pid: int, parent: int, now_ns: int) -> LockWait | None:
         arguments="; ".join(call.arguments for call in calls.values()),
         since_ns=max(earliest_ns, *known_ns) if len(known_ns) == len(last_runs_ns) else None,
         is_loader=is_loader,
-        is_forked=_command_of(pid) == _command_of(parent) != b"",
+        is_forked=_program_of(pid) == _program_of(parent) != b"",
     )
 
 
@@ -319,14 +319,7 @@ def waits_for_own_lock(call: SystemCall) -> bool:
     return bool(operation & _PRIVATE) and operation & ~_OPTIONS in _WAITS and not timeout
 
 
-def _name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _command_of(pid: int) -> bytes:
+def _program_of(pid: int) -> bytes:
     try:
         return os.readlink(f"/proc/{pid}/exe").encode() + Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, Death, Stopped
+from otel_torchdist.model.rank_state.lives import BY_CGROUP, BY_NODE, Death, Stopped
 from otel_torchdist.node.job.ancestry import parent_of
 from otel_torchdist.node.job.runs.lives import read_death
 from otel_torchdist.node.processes import pidfd
 from otel_torchdist.node.processes.cgroups import OomKills
-from otel_torchdist.node.processes.endings import LONGEST_NS, error_file_of, error_in, is_any_killed, is_launcher_awake
-from otel_torchdist.node.processes.state import belongs_to, name_of, outlives_request
+from otel_torchdist.node.processes.endings import SIGNALS_NS, error_file_of, error_in, is_any_killed, is_launcher_awake
+from otel_torchdist.node.processes.state import belongs_to, name_of, survives_sigterm
 from otel_torchdist.node.processes.watched_process import WatchedProcess
 from otel_torchdist.system.files.kept import move_up, open_epoll
 from otel_torchdist.system.files.locks import is_locked_elsewhere
@@ -38,12 +38,12 @@ POLL_S: Final = 0.01
 """Interval between polls of locks, and of wait statuses that only the parent has received so far."""
 POLLED_AT_ONCE: Final = 16
 """Maximum polled processes with the interval `POLL_S`. With more, it grows in proportion."""
-STATUS_SOON_NS: Final = 1_000_000_000
+STATUS_WAIT_NS: Final = 1_000_000_000
 """Time for which a death is not published while its wait status is unknown.
 
 If the zombie may not be read, the kernel gives the status only after the parent has waited for the process.
 """
-STATUS_DUE_NS: Final = 5_000_000_000
+STATUS_GIVEN_UP_NS: Final = 5_000_000_000
 """Time after which a missing wait status is given up: the launcher will never wait for the process."""
 _SIGKILL: Final = 9
 
@@ -58,16 +58,16 @@ class DeathWatch:
         self,
         zombie_status: Callable[[int, int], int | None] = dead_status,
         wait_status: Callable[[int], int | None] = pidfd.wait_status,
-        soon_ns: int = STATUS_SOON_NS,
+        status_wait_ns: int = STATUS_WAIT_NS,
     ) -> None:
         """Start without processes.
 
         Args:
             zombie_status: Returns the wait status of a zombie, by pid and start time in clock ticks.
             wait_status: Returns the wait status of a reaped process, by pidfd.
-            soon_ns: See `STATUS_SOON_NS`.
+            status_wait_ns: See `STATUS_WAIT_NS`.
         """
-        self._zombie_status, self._wait_status, self._soon_ns = zombie_status, wait_status, soon_ns
+        self._zombie_status, self._wait_status, self._status_wait_ns = zombie_status, wait_status, status_wait_ns
         self._lock = threading.Lock()
         self._watched: dict[int, WatchedProcess] = {}
         self._oom = OomKills()
@@ -184,8 +184,8 @@ class DeathWatch:
         if watched.lock >= 0:
             os.close(watched.lock)
             watched.lock = -1
-        watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
-        watched.launcher, watched.outlives_request = name_of(parent_of(pid)), outlives_request(pid) or False
+        watched.pidfd, watched.oom_counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
+        watched.launcher, watched.survives_sigterm = name_of(parent_of(pid)), survives_sigterm(pid) or False
 
     def _release(self, watched: WatchedProcess) -> None:
         if watched.pidfd >= 0 and self._epoll is not None:
@@ -201,7 +201,7 @@ class DeathWatch:
             ready = self._wait()
             now_ns = time.monotonic_ns()
             with guard.guarded("watching for deaths"), self._lock:
-                self._take(ready, now_ns)
+                self._handle_ended(ready, now_ns)
                 if time.monotonic() - checked_at >= IDLE_S:
                     checked_at = time.monotonic()
                     self._recheck()
@@ -226,11 +226,11 @@ class DeathWatch:
         polled = sum(process.lock >= 0 or (process.death is not None and process.pidfd >= 0) for process in processes)
         return min(POLL_S * max(1.0, polled / POLLED_AT_ONCE), IDLE_S) if polled else IDLE_S
 
-    def _take(self, ready: list[int], now_ns: int) -> None:
+    def _handle_ended(self, ready: list[int], now_ns: int) -> None:
         by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
         ended = [by_file[file] for file in ready if file in by_file]
         for watched in ended:
-            watched.has_ended(self._next_ns(now_ns), 0)
+            watched.mark_ended(self._next_ns(now_ns), 0)
             self._just_ended.append(watched)
             if self._epoll is not None:
                 self._epoll.unregister(watched.pidfd)
@@ -239,7 +239,7 @@ class DeathWatch:
                 os.eventfd_read(self._wake)
         for watched in self._watched.values():
             if watched.lock >= 0 and not is_locked_elsewhere(watched.lock):
-                watched.has_ended(self._next_ns(now_ns), round(2e9 * self._pause_s()))
+                watched.mark_ended(self._next_ns(now_ns), round(2e9 * self._pause_s()))
                 watched.close()
                 ended.append(watched)
         # Statuses first: a zombie's status is gone once the parent has waited for it.
@@ -272,8 +272,8 @@ class DeathWatch:
                 watched.record()
         first, first_death = ended[0]
         was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal the lowest first
-        is_due = is_another_killed or not was_lowest or now_ns - first_death.at_ns > LONGEST_NS
-        if is_due or not is_launcher_awake(living):
+        is_decided = is_another_killed or not was_lowest or now_ns - first_death.at_ns > SIGNALS_NS
+        if is_decided or not is_launcher_awake(living):
             self._just_ended.clear()
 
     def _find_cause(self, watched: WatchedProcess) -> None:
@@ -284,7 +284,7 @@ class DeathWatch:
             status = self._wait_status(watched.pidfd)
         death = dataclasses.replace(death, status=status)
         if status is None or death.signal == _SIGKILL:
-            oom = BY_CGROUP if self._oom.has_grown(watched.counter) else ""
+            oom = BY_CGROUP if self._oom.has_grown(watched.oom_counter) else ""
             if not oom and watched.pidfd >= 0 and self._oom.has_grown_on_node():
                 oom = BY_NODE
             death = dataclasses.replace(death, oom=oom)
@@ -328,9 +328,9 @@ class DeathWatch:
                 watched.is_published = True
                 watched.record()
                 self._read_error_file(watched)
-            elif is_released or now_ns - death.at_ns > self._soon_ns:
+            elif is_released or now_ns - death.at_ns > self._status_wait_ns:
                 watched.is_published = True
-            if status is not None or is_released or now_ns - death.at_ns > STATUS_DUE_NS:
+            if status is not None or is_released or now_ns - death.at_ns > STATUS_GIVEN_UP_NS:
                 watched.close()
 
     def _recheck(self) -> None:
@@ -342,9 +342,9 @@ class DeathWatch:
                 self._open_handle(watched)
         for watched in self._watched.values():
             if watched.death is None and watched.pidfd >= 0:
-                watched.note_handler()
-        counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
-        self._oom.forget_all_but(counters)
+                watched.update_survives_sigterm()
+        living = [watched for watched in self._watched.values() if watched.death is None]
+        self._oom.forget_all_but({watched.oom_counter for watched in living if watched.oom_counter})
         self._oom.read()
 
     def _interrupt(self) -> None:

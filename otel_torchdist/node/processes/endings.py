@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from otel_torchdist.model.lives import Death, RankLife, Stopped
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.rank_state.lives import Death, RankLife, Stopped
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.ancestry import parent_of
 from otel_torchdist.node.job.runs.lives import (
     MAX_ERROR,
+    exited_silently,
     has_ended_with_parent,
-    has_left,
     is_helper,
     life_after_exit,
     life_of,
@@ -39,8 +39,8 @@ from otel_torchdist.tape.reading.reader import TapeReader
 # all processes that it kills before it sleeps belong together.
 
 
-LONGEST_NS: Final = 250_000_000
-"""Longest time that a launcher takes to send its signals."""
+SIGNALS_NS: Final = 250_000_000
+"""Longest time that a launcher takes to send its signals to all ranks."""
 _RUNNABLE: Final = "R"
 
 
@@ -239,18 +239,18 @@ class SilentEnds:
     def _classify(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
         if waits(tape):
             return RankLife.DEAD
-        if self.has_left(tape) or has_ended_with_parent(tape, tapes):
+        if self.exited_silently(tape) or has_ended_with_parent(tape, tapes):
             return RankLife.FINISHED
-        helps = is_helper(tape, tapes)
-        if not helps and self._has_died(tape):
+        is_of_helper = is_helper(tape, tapes)
+        if not is_of_helper and self._has_died(tape):
             return RankLife.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, self._now())
-        deadline_s = TOGETHER_S if helps else REAPED_S
+        deadline_s = TOGETHER_S if is_of_helper else REAPED_S
         return RankLife.RUNNING if self._now() - gone_since < deadline_s else RankLife.DEAD
 
-    def has_left(self, tape: TapeReader) -> bool:
+    def exited_silently(self, tape: TapeReader) -> bool:
         """Return whether a process exited with code 0, waiting for nothing, without recording that on its tape."""
-        return has_left(tape, self._death_of(tape))
+        return exited_silently(tape, self._death_of(tape))
 
     def is_ending(self, tape: TapeReader) -> bool:
         """Return whether a process has released its lock but not ended; its exit code will show whether it died."""

@@ -73,7 +73,7 @@ def send(pidfd: int, signal: int) -> None:
     """Send a signal.
 
     Raises:
-        OSError: The thread or process is gone, or signalling it is not permitted.
+        OSError: The thread or process is gone, or signaling it is not permitted.
     """
     _call(_PIDFD_SEND_SIGNAL, pidfd, signal, 0, 0)
 

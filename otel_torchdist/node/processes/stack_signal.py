@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.node.job.requests.stacks import SignalOffer, decode_offer, offer_path, parse_stack
 from otel_torchdist.node.processes import pidfd
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS, can_signal
@@ -28,11 +28,11 @@ from otel_torchdist.tape.mapped import MappedTape
 MAX_FILE_BYTES: Final = 1 << 20
 """Maximum size of a rank's file. Beyond it, no more stacks are requested: the file is in memory."""
 _HEAD_BYTES: Final = 64
-_DOES_NOT_RUN: Final = frozenset("DTtZXx")
+_NOT_RUNNING: Final = frozenset("DTtZXx")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBySignal:
+class StackSignal:
     """A request for a stack that was sent as a signal.
 
     Attributes:
@@ -67,7 +67,7 @@ class AskedBySignal:
         return state is not None and state.is_idle(self.offer.signal)
 
 
-def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD) -> AskedBySignal | None:
+def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD) -> StackSignal | None:
     """Request the stack of one thread of a tape's writer, without waiting for it.
 
     Args:
@@ -111,7 +111,7 @@ def _is_silent(tape: MappedTape) -> bool:
     return status.answer != status.request and time.monotonic_ns() - status.heartbeat_ns > HEARTBEAT_LATE_NS
 
 
-def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
+def _prepare(tape: MappedTape, thread: int) -> StackSignal | None:
     """Check all conditions for a signal; return the request, or None if one of them does not hold.
 
     Raises:
@@ -133,7 +133,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
     state = _thread_state(pid, thread)
     if state is None or not state.takes(offer.signal):
         return None
-    return AskedBySignal(file, info.st_size, tape.owner, offer, pid, thread)
+    return StackSignal(file, info.st_size, tape.owner, offer, pid, thread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _ThreadState:
     def takes(self, number: int) -> bool:
         """Return whether a signal sent now would run a handler."""
         is_caught = bool(self.caught >> (number - 1) & 1)
-        return is_caught and self.is_idle(number) and self.state not in _DOES_NOT_RUN
+        return is_caught and self.is_idle(number) and self.state not in _NOT_RUNNING
 
     def is_idle(self, number: int) -> bool:
         """Return whether a signal is neither pending nor blocked; it is blocked while its handler runs."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY, STOPPED_STATES, Stopped
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.rank_state.lives import SLEEPS_UNINTERRUPTIBLY, STOPPED_STATES, Stopped
+from otel_torchdist.model.text import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 SILENT_NS: Final = 1_200_000_000
@@ -94,17 +94,17 @@ def _shows_end(pid: int, flags_of_end: int) -> bool:
     return bool(flags & flags_of_end) or any(int(signals, 16) & _SIGKILL for signals in pending)
 
 
-_TAKEN: Final = re.compile(rb"^(?:SigBlk|SigIgn|SigCgt):\s*([0-9a-f]+)", re.MULTILINE)
+_NOT_FATAL: Final = re.compile(rb"^(?:SigBlk|SigIgn|SigCgt):\s*([0-9a-f]+)", re.MULTILINE)
 _SIGTERM: Final = 1 << (signal.SIGTERM - 1)
 
 
-def outlives_request(pid: int) -> bool | None:
+def survives_sigterm(pid: int) -> bool | None:
     """Return whether a process handles, ignores or blocks SIGTERM; None if the process does not exist."""
     try:
-        taken = _TAKEN.findall(Path(f"/proc/{pid}/status").read_bytes())
+        not_fatal = _NOT_FATAL.findall(Path(f"/proc/{pid}/status").read_bytes())
     except OSError:
         return None
-    return any(int(signals, 16) & _SIGTERM for signals in taken)
+    return any(int(signals, 16) & _SIGTERM for signals in not_fatal)
 
 
 def name_of(pid: int) -> str:
@@ -140,23 +140,23 @@ class ContextSwitches:
         """Check the process `pid` of this PID namespace."""
         self._pid = pid
         self._counts: dict[str, int] = {}
-        self._busy = ""
+        self._busy_thread = ""
 
     def have_grown(self) -> bool:
         """Return whether a thread has run since the last call; False at the first call."""
         # The thread that waited for the GIL last time probably still does: then no other thread has to be read.
-        if self._busy and (count := self._read(self._busy)) > self._counts[self._busy]:
-            self._counts[self._busy] = count
+        if self._busy_thread and (count := self._read(self._busy_thread)) > self._counts[self._busy_thread]:
+            self._counts[self._busy_thread] = count
             return True
         before = self._counts
         self._counts = {thread: self._read(thread) for thread in threads_of(self._pid)[:MAX_THREADS]}
         grown = [thread for thread, count in self._counts.items() if 0 <= before.get(thread, count) < count]
-        self._busy = grown[0] if grown else ""
+        self._busy_thread = grown[0] if grown else ""
         return bool(grown)
 
     def forget(self) -> None:
         """Discard the counts, so that the next call is a first call."""
-        self._counts, self._busy = {}, ""
+        self._counts, self._busy_thread = {}, ""
 
     def _read(self, thread: str) -> int:
         """Return a thread's number of context switches; -1 if the kernel does not report it."""

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_torchdist.model.lives import Death, Stopped
+from otel_torchdist.model.rank_state.lives import Death, Stopped
 from otel_torchdist.node.job.runs.lives import write_death
-from otel_torchdist.node.processes.state import outlives_request
+from otel_torchdist.node.processes.state import survives_sigterm
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks
 
 _logger = logging.getLogger("otel_torchdist")
@@ -25,9 +25,9 @@ class WatchedProcess:
         owner: Owner of the open tape. The path may lead to another user's file at any later moment.
         pidfd: A pidfd of the process; -1 if there is none.
         lock: Descriptor of the tape if there is no pidfd; -1 otherwise.
-        counter: File that counts out-of-memory kills in the process's cgroup; None if there is none.
+        oom_counter: File that counts out-of-memory kills in the process's cgroup; None if there is none.
         launcher: Name of the parent process.
-        outlives_request: Whether SIGTERM would not have ended the process, as of the last check.
+        survives_sigterm: Whether SIGTERM would not have ended the process, as of the last check.
         error_file: torchelastic's file for the exception that ends the process; None if it has none.
         stopped: Why the process did not run at the last check; None if it ran.
         ran_ns: Last time at which the process ran without a heartbeat; 0 for never.
@@ -41,9 +41,9 @@ class WatchedProcess:
     owner: int
     pidfd: int = -1
     lock: int = -1
-    counter: Path | None = None
+    oom_counter: Path | None = None
     launcher: str = ""
-    outlives_request: bool = False
+    survives_sigterm: bool = False
     error_file: Path | None = None
     stopped: Stopped | None = None
     ran_ns: int = 0
@@ -58,14 +58,14 @@ class WatchedProcess:
                 os.close(file)
         self.pidfd = self.lock = -1
 
-    def note_handler(self) -> None:
-        """Update `outlives_request`, while the process exists."""
+    def update_survives_sigterm(self) -> None:
+        """Update `survives_sigterm`, while the process exists."""
         pid = self.identity.pid
-        outlives = outlives_request(pid)
+        outlives = survives_sigterm(pid)
         if outlives is not None and process_start_ticks(pid) == self.identity.pid_start_ticks:
-            self.outlives_request = outlives
+            self.survives_sigterm = outlives
 
-    def has_ended(self, at_ns: int, resolution_ns: int) -> None:
+    def mark_ended(self, at_ns: int, resolution_ns: int) -> None:
         """Record the end of the process; the cause is not known yet.
 
         Args:
@@ -73,7 +73,7 @@ class WatchedProcess:
             resolution_ns: Maximum delay from the end to that time.
         """
         if self.pidfd >= 0:
-            self.note_handler()  # /proc shows signal handlers of a zombie too
+            self.update_survives_sigterm()  # /proc shows signal handlers of a zombie too
         stopped = self.stopped
         self.death = Death(
             at_ns,
@@ -81,7 +81,7 @@ class WatchedProcess:
             stopped=stopped.state if stopped is not None else "",
             stopped_since_ns=stopped.since_ns if stopped is not None else 0,
             ran_ns=self.ran_ns,
-            outlives_request=self.outlives_request,
+            survives_sigterm=self.survives_sigterm,
             launcher=self.launcher,
         )
 

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.config import TRACE_ID_PLACE
+from otel_torchdist.config import TRACE_ID_PLACEHOLDER
 from otel_torchdist.judge.stall.events import Ruling, RunSeen
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace, place_of
 from otel_torchdist.model.calls import OperationId
-from otel_torchdist.model.naming import compress_ranks, listed_ranks, readable
-from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import RankLife
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.model.text import compress_ranks, listed_ranks, readable
 from otel_torchdist.show.live.live_snapshot import AgentFacts
 from otel_torchdist.show.live.texts import MAX_SENTENCE, shown, shown_group, shown_line, shown_stack
 from otel_torchdist.telemetry import semconv
@@ -30,10 +31,10 @@ class KnownStall:
     Attributes:
         kind: The kind of verdict; None if this version does not know it.
         ranks: The named ranks.
-        operation_id: The operation that is held up.
+        operation_id: The stalled operation.
         operation: Its name.
         group: Name of its group.
-        since_ns: Start of the stall, by the monotonic clock; None if unknown here.
+        since_ns: Start of the stall, by the monotonic clock; None if this agent observes no waiting rank.
     """
 
     kind: VerdictKind | None
@@ -49,7 +50,7 @@ class KnownStall:
         return self.kind is not None and self.kind.traits.names_the_missing
 
 
-def blame_of(verdict: Verdict) -> KnownStall:
+def stall_of_verdict(verdict: Verdict) -> KnownStall:
     """Convert a verdict of this agent."""
     return KnownStall(
         verdict.kind,
@@ -61,11 +62,11 @@ def blame_of(verdict: Verdict) -> KnownStall:
     )
 
 
-def blame_in(run: RunSeen) -> KnownStall | None:
-    """Return the ongoing stall of a run; None if there is none."""
-    verdict, ruling = run.verdict, run.ruling
+def ongoing_stall(run: RunSeen) -> KnownStall | None:
+    """Return the stall to show; None if there is none."""
+    verdict, ruling = run.verdict, shown_ruling(run)
     if verdict is not None:
-        return blame_of(verdict)
+        return stall_of_verdict(verdict)
     if ruling is None:
         return None
     attributes = ruling.attributes
@@ -78,6 +79,16 @@ def blame_in(run: RunSeen) -> KnownStall | None:
         shown(str(group)),
         _since(run.world, ruling.operation_id),
     )
+
+
+def shown_ruling(run: RunSeen) -> Ruling | None:
+    """Return the ruling on the ongoing stall, or on the stall in which the run has ended; None if there is neither."""
+    if run.ruling is not None:
+        return run.ruling
+    views = run.world.ranks.values()
+    has_ended = all(view.is_over for view in views)
+    has_finished = all(life_in(view) is RankLife.FINISHED for view in views)
+    return run.final if has_ended and not has_finished else None
 
 
 def _since(world: WorldSnapshot, operation_id: OperationId) -> int | None:
@@ -112,12 +123,12 @@ class StallPart:
     """The stall banner.
 
     Attributes:
-        text: The verdict as a sentence, with the current age.
+        text: The verdict as a sentence, with the current age; the age as of the verdict if the run has ended.
         kind: The verdict's name.
         ranks: The named ranks, such as `0-7,16`.
-        operation: The operation that is held up.
+        operation: The stalled operation, with its sequence number.
         group: Name of its group.
-        age_s: Time since its start; None if unknown here.
+        age_s: Time since its start; None if this agent observes no waiting rank, or if the run has ended.
         trace_id: Id of the stall's trace, in hex.
         trace_url: Address of that trace; '' if no such address is configured.
         docs_url: Address of the page on this kind of verdict; '' for a kind that this version does not know.
@@ -139,8 +150,8 @@ class StallPart:
 
 
 def stall_part(run: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns: int) -> StallPart | None:
-    """Describe the ongoing stall of a run; returns None if there is none."""
-    ruling = run.ruling
+    """Describe the ongoing stall, or the stall in which the run has ended; return None if there is neither."""
+    ruling = shown_ruling(run)
     if ruling is None or blame is None:
         return None
     located = _located(run.world, run.verdict)
@@ -156,7 +167,7 @@ def stall_part(run: RunSeen, blame: KnownStall | None, facts: AgentFacts, now_ns
         group=blame.group,
         age_s=age_s,
         trace_id=trace_id,
-        trace_url=facts.trace_url.replace(TRACE_ID_PLACE, trace_id),
+        trace_url=facts.trace_url.replace(TRACE_ID_PLACEHOLDER, trace_id),
         docs_url="" if ruling.kind is None else f"{facts.docs_url}/verdicts/{ruling.kind.value}",
         stacks=stacks,
         left_out=len(blame.ranks - {part.rank for part in stacks}),
@@ -173,7 +184,7 @@ def _operation(blame: KnownStall) -> str:
 
 
 def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
-    """Add the current lines of code to this agent's verdict; returns None if a rank of it is no longer observed."""
+    """Add the current lines of code to this agent's verdict; return None if one of its ranks is no longer observed."""
     if verdict is None or not verdict.roll.standings.keys() <= world.ranks.keys():
         return None
     return locate(world, verdict)

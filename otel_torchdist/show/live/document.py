@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.config import TRACE_ID_PLACE
+from otel_torchdist.config import TRACE_ID_PLACEHOLDER
 from otel_torchdist.judge.stall.events import JudgingAgent
-from otel_torchdist.model.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
-from otel_torchdist.show.live.blame import StallPart, blame_in, stall_part
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.text import MemberRank, compress_ranks, listed_ranks, readable
+from otel_torchdist.show.live.blame import StallPart, ongoing_stall, stall_part
 from otel_torchdist.show.live.groups import GroupRow, group_rows
 from otel_torchdist.show.live.live_snapshot import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.show.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
@@ -53,7 +54,7 @@ class LateRank:
     Attributes:
         rank: The rank.
         calls: Number of calls in which it came last.
-        late_s: Seconds for which the others waited for it alone.
+        late_s: Seconds that the other ranks waited only for it.
     """
 
     rank: int
@@ -68,7 +69,7 @@ class GroupLateness:
     Attributes:
         group: Its name.
         calls: Number of compared calls.
-        late: The ranks that the others waited for longest.
+        late: The ranks for which other ranks waited longest.
     """
 
     group: str
@@ -120,12 +121,12 @@ class RunPart:
 
     Attributes:
         item: Its entry in the list.
-        judge: The agent that judges; None if it is this one.
+        judge: The agent that judges the run; None if this agent does.
         missing: Ranks of the run that this agent does not observe.
         hosts: Its nodes with at least one observed rank.
-        stall: The ongoing stall; None if there is none.
+        stall: The ongoing stall, or the stall in which the run has ended; None if there is neither.
         crowds: Ranks in the same state.
-        ranks: Each rank; cut after 4096.
+        ranks: One row per rank, for the first 4,096 ranks.
         groups: Its process groups.
         groups_left_out: Number of groups left out.
         timeline: The last minute.
@@ -157,7 +158,7 @@ class LiveAnswer:
         instance: Distinguishes this agent from its predecessors on the same port.
         host: Name of the agent's node.
         at: Time of the snapshot, in seconds since 1970; 0 if there is none yet.
-        threshold_s: Age at which an operation stalls.
+        threshold_s: Age from which a wait in an operation is a stall.
         watches: Whether this process watches the ranks; if not, another process of the node does.
         runs: The runs that this visitor may see.
         hidden: Number of runs that this visitor may not see.
@@ -224,7 +225,7 @@ def _item(run: LiveRun) -> RunItem:
 
 def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
     seen, world, now_ns = run.seen, run.seen.world, snapshot.taken_ns
-    blame = blame_in(seen)
+    blame = ongoing_stall(seen)
     stall = stall_part(seen, blame, facts, now_ns)
     names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
     lines = {part.rank: part.line for part in stall.stacks} if stall is not None else {}
@@ -267,8 +268,8 @@ def _default_lanes(rows: Sequence[RankRow]) -> list[int]:
     if len(rows) <= MAX_LANES:
         return [row.rank for row in rows]
     named = [row.rank for row in rows if row.named][: MAX_LANES // 2]
-    others = [row.rank for row in rows if not row.named and row.state != RankState.UNREACHABLE.value]
-    return [*named, *others][:MAX_LANES]
+    unnamed = [row.rank for row in rows if not row.named and row.state != RankState.UNREACHABLE.value]
+    return [*named, *unnamed][:MAX_LANES]
 
 
 def chosen_lanes(text: str) -> tuple[int, ...]:
@@ -294,7 +295,7 @@ def _findings(run: LiveRun, names: Mapping[str, str], facts: AgentFacts) -> tupl
             group=names.get(finding.group, shown(finding.group)),
             trace_id=finding.trace_id,
             text=readable(finding.text, MAX_SENTENCE),
-            trace_url=facts.trace_url.replace(TRACE_ID_PLACE, finding.trace_id),
+            trace_url=facts.trace_url.replace(TRACE_ID_PLACEHOLDER, finding.trace_id),
             docs_url=f"{facts.docs_url}/findings#{finding.verdict}",
         )
         for finding in run.findings.findings

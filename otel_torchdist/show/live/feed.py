@@ -36,14 +36,14 @@ MAX_SAMPLES: Final = 68
 class _RecentOfRank:
     """The newest operations of one tape, and samples of its counters."""
 
-    def __init__(self, tape: TapeReader, most: int) -> None:
+    def __init__(self, tape: TapeReader, max_bars: int) -> None:
         self._names = ResolvedNames(tape.names, tape.identity.rank, tape.identity.world)
-        self._most = most
-        self.bars: deque[Bar] = deque(maxlen=most)
+        self._max_bars = max_bars
+        self.bars: deque[Bar] = deque(maxlen=max_bars)
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, ended: list[Operation]) -> None:
-        for operation in ended[-self._most :]:
+        for operation in ended[-self._max_bars :]:
             if operation.completed_ns is not None:
                 view = self._names.operation(operation)
                 group = view.operation_id.channel.group
@@ -57,22 +57,22 @@ class RecentPast:
         self._ranks: dict[int, _RecentOfRank] = {}
 
     def observe(self, tape: TapeReader, batch: Batch) -> None:
-        """Add the records of a poll, unless they will be read with the tape's past."""
+        """Add the records of a poll. Those of a new tape are left to `catch_up`, which reads them again."""
         recent = self._ranks.get(tape.identity.nonce)
         if recent is not None and batch.ended:
             recent.add(batch.ended)
 
-    def catch_up(self, tapes: Iterable[TapeReader], most_s: float = CATCH_UP_S) -> None:
+    def catch_up(self, tapes: Iterable[TapeReader], limit_s: float = CATCH_UP_S) -> None:
         """Read the past of new tapes within a time limit, and forget closed tapes."""
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         for nonce in self._ranks.keys() - by_nonce.keys():
             del self._ranks[nonce]
-        most = min(max(MAX_BARS // max(len(by_nonce), 1), MIN_BARS_PER_RANK), MAX_BARS_PER_RANK)
+        max_bars = min(max(MAX_BARS // max(len(by_nonce), 1), MIN_BARS_PER_RANK), MAX_BARS_PER_RANK)
         began = time.thread_time()
         for nonce in [nonce for nonce in by_nonce if nonce not in self._ranks]:
-            rank = self._ranks[nonce] = _RecentOfRank(by_nonce[nonce], most)
-            rank.add(_newest(by_nonce[nonce], most))
-            if time.thread_time() - began > most_s:
+            rank = self._ranks[nonce] = _RecentOfRank(by_nonce[nonce], max_bars)
+            rank.add(_newest(by_nonce[nonce], max_bars))
+            if time.thread_time() - began > limit_s:
                 return
 
     def sample(self, nonce: int, step: int, times: RankTimes, now_ns: int) -> None:
@@ -92,11 +92,11 @@ class RecentPast:
         return {nonce: tuple(rank.samples) for nonce, rank in self._ranks.items()}
 
 
-def _newest(tape: TapeReader, most: int) -> list[Operation]:
-    """Return the operations that ended among the newest records of a tape, up to its reader's position."""
+def _newest(tape: TapeReader, count: int) -> list[Operation]:
+    """Return the operations that ended among the last `count` records before the position of a tape's reader."""
     cursor = tape.cursor
     past = tape.another()
-    past.resume(TapeCursor(max(cursor.next_number - most, 1), (), 0))
+    past.resume(TapeCursor(max(cursor.next_number - count, 1), (), 0))
     return past.read_before(cursor).ended
 
 
@@ -112,7 +112,7 @@ class LiveFeed:
 
     Attributes:
         facts: Constant facts about the agent.
-        is_watched: Whether there was a visitor in the last seconds, as of the last turn.
+        is_watched: Whether there was a visitor in the last `WATCHED_S` seconds, as of the last turn.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ def _snapshot(
 
 
 def _run(run: RunSeen, tapes: Mapping[int, TapeReader], metrics: NodeMetrics) -> LiveRun | None:
-    """Return a run with facts from its tapes; None if none of its tapes is read any more."""
+    """Return a run with facts from its tapes; None if no tape of the run is read any longer."""
     world = run.world
     tape = next((tapes[view.nonce] for view in world.ranks.values() if view.nonce in tapes), None)
     if tape is None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView, Progress
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.naming import compress_ranks
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.show.live.texts import shown, shown_group
 
 MAX_GROUPS: Final = 64
@@ -32,7 +32,7 @@ class GroupRow:
         ended: The newest collective known to have ended on all of them.
         behind: The members whose newest collective is `first`; '' if that is true of all members, or if their calls
             are not comparable.
-        stalled: Whether one of its operations is held up.
+        stalled: Whether one of its operations is stalled.
     """
 
     key: str
@@ -49,11 +49,11 @@ class GroupRow:
 
 
 def group_rows(world: WorldSnapshot, stalled: str) -> tuple[tuple[GroupRow, ...], int]:
-    """Describe the groups of a run: a group that is held up first, then by decreasing size.
+    """Describe the groups of a run: a stalled group first, then by decreasing size.
 
     Args:
         world: The ranks.
-        stalled: Key of the group whose operation is held up; '' for none.
+        stalled: Key of the group with the stalled operation; '' for none.
 
     Returns:
         The rows, and the number of groups left out.
@@ -76,7 +76,7 @@ def _groups_of(view: RankView) -> Iterator[tuple[str, GroupView]]:
 
 def _row(group: GroupView, seen: list[RankView], stalled: bool) -> GroupRow:
     channel = Channel(RecordKind.OPERATION, group.key)
-    progress = {view.rank: view.progress.get(channel, _NOTHING) for view in seen}
+    progress = {view.rank: view.progress.get(channel, _NO_PROGRESS) for view in seen}
     first, last = _bounds(rank.entered for rank in progress.values())
     ended, _ = _bounds(rank.completed for rank in progress.values())
     is_comparable = group.name.aligned and all(rank.aligned for rank in progress.values())
@@ -96,7 +96,7 @@ def _row(group: GroupView, seen: list[RankView], stalled: bool) -> GroupRow:
     )
 
 
-_NOTHING: Final = Progress()
+_NO_PROGRESS: Final = Progress()
 
 
 def _bounds(numbers: Iterable[int]) -> tuple[int, int]:

@@ -30,7 +30,7 @@ class Sample(NamedTuple):
     """The counters of one rank at one moment.
 
     Attributes:
-        at_ns: The moment.
+        at_ns: Monotonic time of the sample.
         communicating_ns: Total time with an operation in flight.
         blocked_ns: Total time with a thread blocked in a call or wait.
         overhead_ns: Total time that our own code took on its threads.
@@ -51,7 +51,7 @@ class AgentFacts:
         instance: Distinguishes it from its predecessors on the same port.
         host: Name of its node.
         user: Id of the user that it runs as.
-        threshold_s: Age at which an operation stalls.
+        threshold_s: Age from which a wait in an operation is a stall.
         trace_url: Address of a trace with `{trace_id}` in it; '' for none.
         docs_url: Address of the pages on verdicts and findings, relative to the live page or absolute.
     """

@@ -7,18 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.lives import RankLife
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.rank_state.lives import RankLife
 from otel_torchdist.model.remote_calls import WorkerView
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.show.live.blame import KnownStall
 from otel_torchdist.show.live.live_snapshot import Sample
-from otel_torchdist.show.live.texts import shown, shown_group, shown_line, shown_way
+from otel_torchdist.show.live.texts import shown, shown_call_path, shown_group, shown_line
 
 WAITS_NS: Final = 1_000_000_000
 """Minimum age of an open operation that counts as a wait; before that its rank is running."""
 RATES_OVER_NS: Final = 10_000_000_000
+"""Window over which a rank's rates and shares are measured."""
 MAX_RANKS: Final = 4096
 """Upper bound on the ranks listed one by one. Crowds cover all ranks."""
 MAX_CROWDS: Final = 64
@@ -31,12 +32,12 @@ class RankState(enum.Enum):
     STOPPED = "stopped"
     """The kernel does not let its process run."""
     ABSENT = "absent"
-    """It is alive, but has not entered the operation in which the others wait for it."""
+    """It is alive, but has not entered the operation in which other ranks wait for it."""
     UNREACHABLE = "unreachable"
     """The agent of its node does not answer."""
     FAILED = "failed"
     STALLED = "stalled"
-    """It has waited longer than the threshold."""
+    """It has waited in an operation for longer than the threshold of a stall."""
     WAITING = "waiting"
     """Its oldest open operation has been open for more than a second."""
     SERVING = "serving"
@@ -49,9 +50,11 @@ class RankState(enum.Enum):
     FOLLOWED = "followed"
     """It is dead, but the verdict names another rank."""
     FINISHED = "finished"
+    SWITCHED_OFF = "switched off"
+    """Recording was switched off. Its process goes on, or went on."""
 
 
-_ORDER: Final = {state.value: place for place, state in enumerate(RankState)}
+_ORDER: Final = {state.value: index for index, state in enumerate(RankState)}
 _ENDS: Final = {
     RankLife.FINISHED: RankState.FINISHED,
     RankLife.FAILED: RankState.FAILED,
@@ -59,7 +62,8 @@ _ENDS: Final = {
 }
 NOT_IN: Final = "not in "
 """Precedes the operation in which a rank is missing."""
-OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED})
+OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED, RankState.SWITCHED_OFF})
+"""States of ranks whose process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Crowd:
 def rank_rows(
     world: WorldSnapshot,
     blame: KnownStall | None,
-    places: Mapping[int, str],
+    lines: Mapping[int, str],
     threshold_s: float,
     samples: Mapping[int, Sequence[Sample]],
     now_ns: int,
@@ -138,27 +142,31 @@ def rank_rows(
     Args:
         world: The ranks.
         blame: The ongoing stall; None if there is none.
-        places: Lines of code of the blamed ranks, by rank.
-        threshold_s: Age at which an operation stalls.
+        lines: Lines of code of the blamed ranks, by rank.
+        threshold_s: Age from which a wait in an operation is a stall.
         samples: Samples of the counters, by nonce.
         now_ns: Monotonic time.
     """
     rows: list[RankRow] = []
     for view in world.ranks.values():
-        blamed_for = blame if blame is not None and view.rank in blame.ranks else None
-        doing = _doing(view, blamed_for, places.get(view.rank, ""), now_ns)
-        state = _state(view, blamed_for, doing, threshold_s, now_ns)
-        if state is RankState.DEAD and blame is not None and blame.ranks and blamed_for is None:
+        naming_stall = blame if blame is not None and view.rank in blame.ranks else None
+        current = _current_operation(view, naming_stall, lines.get(view.rank, ""), now_ns)
+        state = _state(view, naming_stall, current, threshold_s, now_ns)
+        if state is RankState.DEAD and blame is not None and blame.ranks and naming_stall is None:
             state = RankState.FOLLOWED
         rows.append(
-            _row(view, state, blamed_for is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns)
+            _row(view, state, naming_stall is not None, current, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns)
         )
-    rows += [_unseen(rank, host, blame) for rank, host in world.unreachable.items() if rank not in world.ranks]
+    rows += [
+        _unreachable(rank, host, world.other_versions.get(host, ""), blame)
+        for rank, host in world.unreachable.items()
+        if rank not in world.ranks
+    ]
     return sorted(rows, key=lambda row: row.rank)
 
 
 @dataclass(frozen=True, slots=True)
-class _Doing:
+class _CurrentOperation:
     """The operation that a rank waits in, or is missing in; attributes as in `RankRow`."""
 
     operation: str = ""
@@ -166,57 +174,63 @@ class _Doing:
     age_s: float | None = None
     line: str = ""
     remote: RankState | None = None
-    """Its state as a worker of RPC outside operations."""
+    """State of an RPC worker that is in no operation; None for other ranks."""
 
 
-def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) -> _Doing:
-    """Return the operation that a rank waits in or is missing in; `blame` and `place` are given for blamed ranks."""
+def _current_operation(view: RankView, blame: KnownStall | None, line: str, now_ns: int) -> _CurrentOperation:
+    """Return the operation that a rank waits in or is missing in. Only blamed ranks have `blame` and `line`."""
     waits = [operation for operation in view.open if operation.waiting_since_ns is not None]
     wait = min(waits, key=lambda operation: operation.waiting_since_ns or 0, default=None)
     if wait is None and blame is not None and blame.names_the_missing:
-        missing = f"{NOT_IN}{_called(blame.operation, blame.operation_id.sequence)}"
-        return _Doing(missing, blame.group, _age_s(blame.since_ns, now_ns), place)
+        missing = f"{NOT_IN}{_numbered(blame.operation, blame.operation_id.sequence)}"
+        return _CurrentOperation(missing, blame.group, _age_s(blame.since_ns, now_ns), line)
     if view.is_over and blame is None:
-        return _Doing(line=place)
+        return _CurrentOperation(line=line)
     if wait is None:
-        return _remote(view.worker, now_ns) or _Doing(line=place)
-    called = _called(shown(wait.name), wait.operation_id.sequence)
+        return _remote(view.worker, now_ns) or _CurrentOperation(line=line)
+    operation_text = _numbered(shown(wait.name), wait.operation_id.sequence)
     age_s = _age_s(wait.waiting_since_ns, now_ns)
-    return _Doing(called, shown_group(wait.group, wait.label), age_s, place or shown_way(wait.call_site, wait.path))
+    return _CurrentOperation(
+        operation_text, shown_group(wait.group, wait.label), age_s, line or shown_call_path(wait.call_site, wait.path)
+    )
 
 
-def _remote(worker: WorkerView | None, now_ns: int) -> _Doing | None:
-    """Return the state of a worker of RPC outside operations: its oldest open call, or else the call that it serves."""
+def _remote(worker: WorkerView | None, now_ns: int) -> _CurrentOperation | None:
+    """Return the state of an RPC worker that is in no operation: its oldest open call, or the call that it serves."""
     if worker is None:
         return None
     for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
         if since_ns is not None and now_ns - since_ns >= WAITS_NS and not worker.calls:
-            return _Doing(name, age_s=_age_s(since_ns, now_ns), remote=RankState.WAITING)
+            return _CurrentOperation(name, age_s=_age_s(since_ns, now_ns), remote=RankState.WAITING)
     call = next(iter(worker.calls), None)
     if call is None or now_ns - call.since_ns < WAITS_NS:
         return None
     state = RankState.SERVING if call.is_served else RankState.CALLING
-    return _Doing(shown(call.text), age_s=_age_s(call.since_ns, now_ns), line=shown_line(call.call_site), remote=state)
+    return _CurrentOperation(
+        shown(call.text), age_s=_age_s(call.since_ns, now_ns), line=shown_line(call.call_site), remote=state
+    )
 
 
 def _age_s(since_ns: int | None, now_ns: int) -> float | None:
     return None if since_ns is None else max(now_ns - since_ns, 0) / 1e9
 
 
-def _called(name: str, sequence: int) -> str:
+def _numbered(name: str, sequence: int) -> str:
     return f"{name} #{sequence}" if sequence else name
 
 
-def _row(view: RankView, state: RankState, named: bool, doing: _Doing, rates: _Rates, now_ns: int) -> RankRow:
+def _row(
+    view: RankView, state: RankState, named: bool, current: _CurrentOperation, rates: _Rates, now_ns: int
+) -> RankRow:
     return RankRow(
         rank=view.rank,
         host=shown(view.host),
         state=state.value,
         named=named,
-        operation=doing.operation,
-        group=doing.group,
-        age_s=doing.age_s,
-        line=doing.line,
+        operation=current.operation,
+        group=current.group,
+        age_s=current.age_s,
+        line=current.line,
         step=view.step,
         heartbeat_s=None if state in OVER else _age_s(view.heartbeat_ns, now_ns),
         communicating=rates.communicating,
@@ -231,15 +245,20 @@ def starting(rank: int) -> RankRow:
     return RankRow(rank, "", RankState.STARTING.value, False, "", "", None, "", 0, None, None, None, None, None)
 
 
-def _unseen(rank: int, host: str, blame: KnownStall | None) -> RankRow:
+def _unreachable(rank: int, host: str, version: str, blame: KnownStall | None) -> RankRow:
     named = blame is not None and rank in blame.ranks
     state = RankState.UNREACHABLE.value
-    return RankRow(rank, shown(host), state, named, "", "", None, "", 0, None, None, None, None, None)
+    why = shown(f"its agent is of otel-torchdist {version}, another version") if version else ""
+    return RankRow(rank, shown(host), state, named, why, "", None, "", 0, None, None, None, None, None)
 
 
-def _state(view: RankView, blame: KnownStall | None, doing: _Doing, threshold_s: float, now_ns: int) -> RankState:
-    """Return a rank's state; `blame` is given if it names this rank."""
+def _state(
+    view: RankView, blame: KnownStall | None, current: _CurrentOperation, threshold_s: float, now_ns: int
+) -> RankState:
+    """Return a rank's state. `blame` is given only if it names this rank."""
     life = life_in(view)
+    if view.switched_off_ns:
+        return RankState.SWITCHED_OFF
     if life in _ENDS:
         return _ENDS[life]
     if view.stopped is not None and view.stopped.is_frozen(now_ns):
@@ -248,11 +267,11 @@ def _state(view: RankView, blame: KnownStall | None, doing: _Doing, threshold_s:
         return RankState.STOPPED
     if blame is not None and blame.names_the_missing:
         return RankState.ABSENT
-    if doing.remote is not None:
-        return doing.remote
-    if doing.age_s is None or doing.age_s * 1e9 < WAITS_NS:
+    if current.remote is not None:
+        return current.remote
+    if current.age_s is None or current.age_s * 1e9 < WAITS_NS:
         return RankState.RUNNING
-    return RankState.STALLED if doing.age_s >= threshold_s else RankState.WAITING
+    return RankState.STALLED if current.age_s >= threshold_s else RankState.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +285,7 @@ class _Rates:
 
     @classmethod
     def of(cls, samples: Sequence[Sample], now_ns: int) -> _Rates:
-        """Compare the newest sample with a sample from some seconds ago."""
+        """Compare the newest sample with the oldest sample of the last 10 s."""
         first = next((sample for sample in samples if sample.at_ns >= now_ns - RATES_OVER_NS), None)
         last = samples[-1] if samples else None
         if first is None or last is None or last.at_ns <= first.at_ns:

@@ -7,17 +7,16 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.config import Config, PageAccess
-from otel_torchdist.model.naming import plain_rank
+from otel_torchdist.model.text import plain_rank
 from otel_torchdist.show.live.document import chosen_lanes, document_of, no_document
 from otel_torchdist.show.live.feed import LiveFeed
 from otel_torchdist.show.live.live_snapshot import AgentFacts, LiveSnapshot
-from otel_torchdist.show.pages.page import Page, html_of, policy_of
+from otel_torchdist.show.pages.page import Page, asset, html_of, policy_of
 from otel_torchdist.show.serving.scrape_target import reachable
 from otel_torchdist.show.serving.site import Site
 
@@ -42,7 +41,7 @@ class LivePage:
         """Return the document for a visitor as JSON.
 
         Args:
-            query: `run`, the key of the chosen run, and `ranks`, whose operations are shown in lanes.
+            query: `run` is the key of the chosen run; `ranks` are the ranks whose operations are shown in lanes.
             user: Id of the user whose runs may be seen; None for all.
         """
         snapshot = self._feed.visit()
@@ -83,7 +82,11 @@ def live_site(config: Config, feed: LiveFeed | None) -> Site | None:
     if feed is None:
         return None
     page = Page(
-        "otel_torchdist", _asset("body.html"), tuple(map(_asset, SCRIPTS)), style=_asset("live.css"), connects=True
+        "otel_torchdist",
+        asset("live", "body.html"),
+        tuple(asset("live", name) for name in SCRIPTS),
+        style=asset("live", "live.css"),
+        connects=True,
     )
     site = Site(config.page, LivePage(feed), html_of(page).encode(), f"{policy_of(page)}; frame-ancestors 'none'")
     feed.when_unwatched(site.packed.forget)
@@ -96,7 +99,3 @@ def page_address(config: Config, port: int) -> str:
         return ""
     host = reachable(config.prometheus_host) if config.page is PageAccess.ON else "localhost"
     return f"http://{host}:{port}/"
-
-
-def _asset(name: str) -> str:
-    return (files("otel_torchdist.show.live") / "assets" / name).read_text(encoding="utf-8")

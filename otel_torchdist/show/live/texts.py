@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 
 MAX_NAME: Final = 120
 MAX_SENTENCE: Final = 4096
@@ -30,7 +30,7 @@ def shown_line(frame: CallSiteName | None) -> str:
     return shown(f"{PurePath(frame.file).name}:{frame.line} {frame.function}") if frame is not None else ""
 
 
-def shown_way(frame: CallSiteName | None, path: Sequence[str]) -> str:
+def shown_call_path(frame: CallSiteName | None, path: Sequence[str]) -> str:
     """Return a line of code and its callers: `train.py:42 step ← train.py:80 main`."""
     return shown(" ← ".join([shown_line(frame), *path[1:]])) if frame is not None else ""
 

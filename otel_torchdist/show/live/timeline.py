@@ -8,12 +8,14 @@ from itertools import pairwise
 from typing import Final
 
 from otel_torchdist.analysis.statistics.tally import joined
+from otel_torchdist.model.collectives import family_of
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.show.live.live_snapshot import Bar, Sample
 from otel_torchdist.show.live.texts import shown
 
 SECONDS: Final = 60
 UNIT_NS: Final = 10_000
+"""Unit of the times of bars, 10 µs."""
 MAX_LANES: Final = 16
 """Upper bound on the ranks whose operations are shown."""
 MAX_OPEN: Final = 64
@@ -58,12 +60,12 @@ class LiveTimeline:
     """The last minute.
 
     Attributes:
-        names: Operation and group of the bars.
+        names: Operation, group and family of the bars. The family is the basic collective, such as `all_gather`.
         lanes: Ranks whose operations are shown.
         strips: All ranks.
     """
 
-    names: tuple[tuple[str, str], ...]
+    names: tuple[tuple[str, str, str], ...]
     lanes: tuple[LiveLane, ...]
     strips: tuple[Strip, ...]
 
@@ -103,37 +105,37 @@ class _Names:
 
     def __init__(self, groups: Mapping[str, str]) -> None:
         self._groups = groups
-        self._places: dict[tuple[str, str], int] = {}
-        self.listed: list[tuple[str, str]] = []
+        self._indices: dict[tuple[str, str], int] = {}
+        self.listed: list[tuple[str, str, str]] = []
 
-    def place_of(self, name: str, group: str) -> int:
+    def index_of(self, name: str, group: str) -> int:
         key = name, group
-        if key not in self._places:
-            self._places[key] = len(self.listed)
-            self.listed.append((shown(name), self._groups.get(group, "")))
-        return self._places[key]
+        if key not in self._indices:
+            self._indices[key] = len(self.listed)
+            self.listed.append((shown(name), self._groups.get(group, ""), shown(family_of(name))))
+        return self._indices[key]
 
 
 def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> LiveLane:
     oldest_ns = now_ns - SECONDS * _SECOND_NS
     bars = [
-        (bar.begin_ns // UNIT_NS, max(bar.end_ns - bar.begin_ns, 0) // UNIT_NS, names.place_of(bar.name, bar.group))
+        (bar.begin_ns // UNIT_NS, max(bar.end_ns - bar.begin_ns, 0) // UNIT_NS, names.index_of(bar.name, bar.group))
         for bar in ended
         if bar.end_ns >= oldest_ns
     ]
     for operation in view.open[:MAX_OPEN]:
         if operation.waiting_since_ns is not None and not view.is_over:
-            place = names.place_of(operation.name, operation.operation_id.channel.group)
-            bars.append((operation.waiting_since_ns // UNIT_NS, OPEN, place))
+            index = names.index_of(operation.name, operation.operation_id.channel.group)
+            bars.append((operation.waiting_since_ns // UNIT_NS, OPEN, index))
     bars.sort()
-    begins = [begin for begin, _, _ in bars]
-    since = now_ns // UNIT_NS - begins[0] if begins else 0
-    steps = [0, *(after - before for before, after in pairwise(begins))]
-    return LiveLane(view.rank, since, tuple((step, *bar[1:]) for step, bar in zip(steps, bars, strict=False)))
+    starts = [start for start, _, _ in bars]
+    since = now_ns // UNIT_NS - starts[0] if starts else 0
+    distances = [0, *(after - before for before, after in pairwise(starts))]
+    return LiveLane(view.rank, since, tuple((gap, *bar[1:]) for gap, bar in zip(distances, bars, strict=False)))
 
 
 def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:
-    """Fill the cells of a rank: from the counters, or from operations before the first sample."""
+    """Return the cells of a rank: from its counters, and from its operations before the first sample."""
     begin_ns = now_ns - SECONDS * _SECOND_NS
     cells = [UNKNOWN] * SECONDS
     sampled_from = samples[0].at_ns if samples else now_ns

@@ -19,6 +19,7 @@ SHARED_SCRIPTS: Final = (
     "dom.js",
     "units.js",
     "theme.js",
+    "operations.js",
     "timeline.js",
     "timeline_paint.js",
     "heatmap.js",
@@ -50,9 +51,15 @@ class Page:
     connects: bool = False
 
 
+def asset(package: str, name: str) -> str:
+    """Return the text of a file in the folder `assets` of a package of `otel_torchdist.show`."""
+    folder = resources.files(f"otel_torchdist.show.{package}")
+    return folder.joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+
+
 def shared(name: str) -> str:
     """Return the source of a shared asset."""
-    return (resources.files("otel_torchdist.show.pages") / "assets" / name).read_text(encoding="utf-8")
+    return asset("pages", name)
 
 
 def policy_of(page: Page) -> str:

@@ -8,11 +8,11 @@ from typing import Final
 
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.result import Analysis, Analyzer, Scope
-from otel_torchdist.analysis.statistics.groups import labels_of
+from otel_torchdist.analysis.statistics.correlation import labels_of
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.show.report.columns import Mark, PathPiece, TimeWindow
-from otel_torchdist.show.report.figures import RankSteps, parts_for, pieces_in, steps_in
+from otel_torchdist.show.report.figures import RankSteps, keys_for, pieces_in, steps_in
 from otel_torchdist.show.report.incidents import LongWait, LongWaits
 from otel_torchdist.show.report.lanes import AwaitedArrivals, Lanes
 from otel_torchdist.show.report.windows import MAX_BARS, Recorded, WindowSpan, chosen_ranks, spans_of
@@ -49,7 +49,7 @@ class ReportBasis:
     waits: Sequence[LongWait]
 
 
-def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBasis:
+def report_basis(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBasis:
     """Read all histories once.
 
     Args:
@@ -63,7 +63,7 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> ReportBa
         steps[history.rank] = steps_in(history)
     calls = dict(sorted(analyzer.table.ranks.items()))
     waits = LongWaits(threshold_ns)
-    analysis = analyzer.analysis(parts_for(calls.values()), observers=(waits,))
+    analysis = analyzer.analysis(keys_for(calls.values()), observers=(waits,))
     return ReportBasis(Recorded(calls, steps, analyzer.alignment), analysis, waits.causes())
 
 
@@ -72,8 +72,8 @@ def windows_of(
     named: Collection[int],
     is_hung: bool,
     choice: ReportChoice,
-    again: Callable[[Collection[int]], Iterator[RankHistory]],
-    shown: Callable[[int], str],
+    read_again: Callable[[Collection[int]], Iterator[RankHistory]],
+    format_ns: Callable[[int], str],
 ) -> list[TimeWindow]:
     """Return the windows of the timeline.
 
@@ -82,8 +82,8 @@ def windows_of(
         named: Ranks that verdicts name.
         is_hung: Whether there is a verdict. The window then includes the time after the last step.
         choice: The user's choice.
-        again: Reads the histories of some ranks again.
-        shown: Formats nanoseconds since the epoch.
+        read_again: Reads the histories of some ranks again.
+        format_ns: Formats nanoseconds since the epoch as local time.
     """
     recorded, long_waits = basis.recorded, basis.waits
     totals = basis.analysis.statistics.ranks
@@ -97,13 +97,13 @@ def windows_of(
         Lanes(span.from_ns, span.until_ns, recorded.alignment, waits, max(MAX_BARS // len(ranks), 40)) for span in spans
     ]
     names = labels_of(rank.groups for rank in recorded.calls.values())
-    for history in again(ranks):
+    for history in read_again(ranks):
         calls = RankCalls(history)
         for window_lanes in lanes:
             window_lanes.add(calls, names)
     marks = [[*_arrival(span, long_waits, recorded), *_marks(span, ranks, recorded)] for span in spans]
     return [
-        _window(span, window_lanes, ranks, basis, span_marks, shown)
+        _window(span, window_lanes, ranks, basis, span_marks, format_ns)
         for span, window_lanes, span_marks in zip(spans, lanes, marks, strict=True)
     ]
 
@@ -114,11 +114,11 @@ def _window(
     ranks: Sequence[int],
     basis: ReportBasis,
     marks: Sequence[Mark],
-    shown: Callable[[int], str],
+    format_ns: Callable[[int], str],
 ) -> TimeWindow:
     return TimeWindow(
         title=span.title,
-        origin=shown(span.from_ns),
+        origin=format_ns(span.from_ns),
         length_ns=span.until_ns - span.from_ns,
         lanes=tuple(sorted(lanes.lanes, key=lambda lane: lane.rank)),
         kinds=tuple(lanes.kinds),

@@ -6,7 +6,7 @@ import msgspec
 
 
 class BarLane(msgspec.Struct, frozen=True):
-    """Bars of one rank that do not overlap, in columns.
+    """Bars of one rank that do not overlap, in columns. Times are in nanoseconds.
 
     Attributes:
         rank: The rank.
@@ -87,9 +87,9 @@ class TimeWindow(msgspec.Struct, frozen=True):
         groups: Names of groups, by index.
         marks: Marked moments.
         ranks: Number of ranks shown.
-        remarks: Parts that are left out, and the accuracy of times between ranks.
+        remarks: Sentences on parts that are left out, and on the accuracy of times between ranks.
         incident: Index of its incident; None for steps.
-        path: The known part of the critical path.
+        path: Pieces of the critical path on the shown ranks.
     """
 
     title: str
@@ -117,7 +117,7 @@ class RankColumns(msgspec.Struct, frozen=True):
         bytes: Bytes that it contributed.
         span_ns: Time from its first call to its last.
         communicating_ns: Time with a call in flight; None if unknown.
-        waiting_ns: Time spent waiting for others; None if unknown.
+        waiting_ns: Time spent waiting for other ranks; None if unknown.
         compared: Number of operations whose last arrival is known.
         came_last: Number of these at which it arrived last.
         steps: Number of steps whose length is known.
@@ -142,7 +142,7 @@ class RankColumns(msgspec.Struct, frozen=True):
 
 
 class StepColumns(msgspec.Struct, frozen=True):
-    """Step times over all ranks, in columns. Neighbouring steps share an entry if there are many.
+    """Step times over all ranks, in columns. Neighboring steps share an entry if there are many.
 
     Attributes:
         first: First step of each entry.

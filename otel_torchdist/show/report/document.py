@@ -6,7 +6,6 @@ Text from a job is always a separate value, never part of a sentence in markup.
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Final
 
 import msgspec
@@ -14,8 +13,8 @@ import msgspec
 from otel_torchdist.analysis.critical_path.result import PathResult
 from otel_torchdist.analysis.result import AdviceResult
 from otel_torchdist.analysis.statistics.result import GroupCorrelation, Row
-from otel_torchdist.model.naming import plain_rank
-from otel_torchdist.show.pages.page import Page, html_of
+from otel_torchdist.model.text import plain_rank
+from otel_torchdist.show.pages.page import Page, asset, html_of
 from otel_torchdist.show.report.columns import RankColumns, StepColumns, TimeWindow
 
 SCHEMA: Final = 1
@@ -84,7 +83,7 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 class PastStall(msgspec.Struct, frozen=True):
-    """An operation in which ranks waited long for one rank, and which has completed.
+    """A completed operation in which ranks waited long for one rank.
 
     Attributes:
         rank: The rank that came last.
@@ -124,7 +123,7 @@ class Purpose(msgspec.Struct, frozen=True):
 
 
 class GroupSet(msgspec.Struct, frozen=True):
-    """Groups with the same purpose: those along an axis, a product of axes, or a part.
+    """Groups with the same purpose, along one axis of the world, along a product of axes, or over a part of the ranks.
 
     Attributes:
         span: Axes along which they extend: `axis 1`, a product of several, or `other`.
@@ -156,8 +155,8 @@ class World(msgspec.Struct, frozen=True):
 
     Attributes:
         shape: The world as a product of its axes.
-        axes: The axes, nearest neighbours first.
-        others: All other groups.
+        axes: The axes, from the innermost (neighboring ranks) to the outermost.
+        others: Groups that lie along no single axis.
         coordinates: By rank, its coordinate on each axis and the copy of the grid, flattened.
         copies: Number of grids of this shape.
         hosts: Index into `host_names`, by rank; -1 if unknown.
@@ -184,9 +183,9 @@ class Matrix(msgspec.Struct, frozen=True):
         unit: Meaning of a row: `rank`, `host` or `ranks`.
         names: Names of rows and columns.
         cells: Row, column and bytes, flattened.
-        between_hosts: Bytes between different hosts; None if there are not several.
+        between_hosts: Bytes between different hosts; None with a single host.
         total: All bytes.
-        unattributed: Bytes of large `all_to_all`, which are in no cell.
+        unattributed: Bytes of `all_to_all` in large groups, which are in no cell.
     """
 
     unit: str
@@ -208,14 +207,14 @@ class RunReport(msgspec.Struct, frozen=True):
         matrix: Traffic between ranks; None if there is none.
         windows: Windows of the timeline. The first one is shown first.
         calls: Rows of calls, by decreasing time.
-        calls_left_out: Number of such rows left out.
+        calls_left_out: Number of rows of calls left out.
         differences: Calls whose counts differ between members of a group, a sentence each.
         ranks: All ranks.
         skews: Groups, the largest skew first.
-        skews_left_out: Number of groups left out.
+        skews_left_out: Number of groups left out of `skews`.
         steps: Step times; None if there are no steps.
         path: The critical path, without its shortest pieces; None if unknown.
-        pieces_left_out: Number of pieces left out.
+        pieces_left_out: Number of pieces left out of `path`.
         advice: Advice, by decreasing gain.
         notes: Unreadable parts, with reasons.
         schema: Version of this document.
@@ -246,12 +245,8 @@ def html_of_report(report: RunReport) -> str:
     page = Page(
         title=f"{report.heading.title} \N{EN DASH} otel_torchdist",
         body=_BODY,
-        scripts=[_asset(name) for name in _SCRIPTS],
+        scripts=[asset("report", name) for name in _SCRIPTS],
         data=msgspec.json.encode(report, enc_hook=plain_rank),
-        style=_asset("report.css"),
+        style=asset("report", "report.css"),
     )
     return html_of(page, MARKER)
-
-
-def _asset(name: str) -> str:
-    return (resources.files("otel_torchdist.show.report") / "assets" / name).read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import msgspec
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
 from otel_torchdist.analysis.critical_path.result import PathResult, path_result
 from otel_torchdist.analysis.parallelism.graph import Graph
-from otel_torchdist.analysis.statistics.grouping import Grouping, Part
+from otel_torchdist.analysis.statistics.grouping import Grouping, GroupingKey
 from otel_torchdist.analysis.statistics.result import CallTotals, GroupCorrelation, Row
 from otel_torchdist.analysis.statistics.tally import percentile, sorted_ns
 from otel_torchdist.analysis.statistics.traffic import size_of
@@ -30,22 +30,22 @@ MAX_ENTRIES: Final = 400
 """Number of points that a chart of the usual width can show."""
 MAX_MATRIX_ROWS: Final = 256
 """Upper bound on the rows of the matrix: a screen cannot separate more cells."""
-_LEAST_MATRIX_ROWS: Final = 16
+_MIN_MATRIX_ROWS: Final = 16
 _DETAILS: Final = (
-    (Part.OPERATION, Part.GROUP, Part.SIZE, Part.SITE),
-    (Part.OPERATION, Part.GROUP, Part.SIZE),
-    (Part.OPERATION, Part.SIZE, Part.SITE),
-    (Part.OPERATION, Part.SIZE),
+    (GroupingKey.OPERATION, GroupingKey.GROUP, GroupingKey.SIZE, GroupingKey.SITE),
+    (GroupingKey.OPERATION, GroupingKey.GROUP, GroupingKey.SIZE),
+    (GroupingKey.OPERATION, GroupingKey.SIZE, GroupingKey.SITE),
+    (GroupingKey.OPERATION, GroupingKey.SIZE),
 )
 
 
-def parts_for(ranks: Iterable[RankCalls]) -> tuple[Part, ...]:
-    """Return the parts that distinguish rows: as many as fit into `MAX_ROWS` rows."""
+def keys_for(ranks: Iterable[RankCalls]) -> tuple[GroupingKey, ...]:
+    """Return the keys that distinguish rows: as many as fit into `MAX_ROWS` rows."""
     kinds = [(kind, size_of(kind), calls.rank) for calls in ranks for kind in calls.kinds]
-    for parts in _DETAILS[:-1]:
-        grouping = Grouping(parts)
+    for keys in _DETAILS[:-1]:
+        grouping = Grouping(keys)
         if len({grouping.key_of(*kind) for kind in kinds}) <= MAX_ROWS:
-            return parts
+            return keys
     return _DETAILS[-1]
 
 
@@ -86,7 +86,7 @@ def skews_in(groups: Iterable[GroupCorrelation]) -> list[GroupCorrelation]:
 
 
 class RankSteps:
-    """The steps of one rank whose length is known.
+    """The steps of one rank with a known length.
 
     Attributes:
         steps: Step numbers, ascending.
@@ -122,7 +122,7 @@ def steps_in(history: RankHistory) -> RankSteps:
     return RankSteps(history.steps)
 
 
-def steps_of(ranks: Mapping[int, RankSteps]) -> StepColumns | None:
+def step_columns(ranks: Mapping[int, RankSteps]) -> StepColumns | None:
     """Return the step times over all ranks; None if no length is known."""
     numbers = sorted({step for rank in ranks.values() for step in rank.steps})
     if not numbers:
@@ -131,9 +131,11 @@ def steps_of(ranks: Mapping[int, RankSteps]) -> StepColumns | None:
     by_entry: dict[int, tuple[array[int], array[int]]] = {}
     for rank, rank_steps in ranks.items():
         for step, length in zip(rank_steps.steps, rank_steps.lengths, strict=True):
-            lengths, whose = by_entry.setdefault((step - numbers[0]) // steps_per_entry, (array("q"), array("q")))
+            lengths, ranks_of_lengths = by_entry.setdefault(
+                (step - numbers[0]) // steps_per_entry, (array("q"), array("q"))
+            )
             lengths.append(length)
-            whose.append(rank)
+            ranks_of_lengths.append(rank)
     entries = sorted(by_entry)
     ordered = [sorted_ns(by_entry[entry][0]) for entry in entries]
     return StepColumns(
@@ -208,7 +210,7 @@ def _rows(graph: Graph) -> tuple[str, tuple[str, ...], Callable[[int], int]]:
     if 1 < len(names) <= MAX_MATRIX_ROWS and len(graph.hosts) == size:
         indices = {name: index for index, name in enumerate(names)}
         return "host", tuple(names), lambda rank: indices[graph.hosts[rank]]
-    ranks_per_row = _ranks_a_row(graph)
+    ranks_per_row = _ranks_per_row(graph)
     rows = tuple(f"{first}-{min(first + ranks_per_row, size) - 1}" for first in range(0, size, ranks_per_row))
     return "ranks", rows, lambda rank: rank // ranks_per_row
 
@@ -220,12 +222,12 @@ def _first_ranks(graph: Graph) -> dict[str, int]:
     return first
 
 
-def _ranks_a_row(graph: Graph) -> int:
-    """Return the number of neighbouring ranks that share a row: whole groups of the innermost axes."""
+def _ranks_per_row(graph: Graph) -> int:
+    """Return the number of neighboring ranks that share a row: whole groups of the innermost axes."""
     ranks_per_row = 1
     for axis in graph.axes:
         rows = -(-graph.world_size // ranks_per_row)
-        if axis.stride == ranks_per_row and rows > MAX_MATRIX_ROWS and rows // axis.size >= _LEAST_MATRIX_ROWS:
+        if axis.stride == ranks_per_row and rows > MAX_MATRIX_ROWS and rows // axis.size >= _MIN_MATRIX_ROWS:
             ranks_per_row *= axis.size
     while -(-graph.world_size // ranks_per_row) > MAX_MATRIX_ROWS:
         ranks_per_row *= 2

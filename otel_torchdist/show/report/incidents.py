@@ -27,7 +27,7 @@ class LongWait:
         shared: Its channel and group.
         sequence: Its position in the channel.
         late: The calls of the rank that came last.
-        place: Index of that rank's call.
+        index: Index of that rank's call among its calls.
         waits: Start of the wait, by waiting rank.
         until_ns: Arrival of the late rank.
     """
@@ -35,7 +35,7 @@ class LongWait:
     shared: SharedChannel
     sequence: int
     late: RankCalls
-    place: int
+    index: int
     waits: dict[int, int]
     until_ns: int
 
@@ -83,11 +83,11 @@ class LongWaits:
         if waits:
             until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
             last = arrived.index(until_ns)
-            late, place = meeting.members[last].calls, meeting.places[last]
-            self._waits.append(LongWait(meeting.shared, meeting.sequence, late, place, waits, until_ns))
+            late, index = meeting.members[last].calls, meeting.indices[last]
+            self._waits.append(LongWait(meeting.shared, meeting.sequence, late, index, waits, until_ns))
 
     def causes(self) -> list[LongWait]:
-        """Return the waits for ranks that did not wait themselves, the longest first, with all ranks that they held up.
+        """Return the waits for ranks that did not wait themselves, longest first, with all ranks that waited for them.
 
         A rank that came late because it waited in another operation is not to blame. The blame goes to the rank that it
         waited for.
@@ -112,16 +112,16 @@ class LongWaits:
         return sorted(causes, key=lambda cause: -cause.wait_ns)
 
 
-def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> PastStall:
+def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], format_ns: Callable[[int], str]) -> PastStall:
     """Describe a long wait.
 
     Args:
         wait: The wait.
         steps: The steps of each rank.
-        shown: Formats nanoseconds since the epoch.
+        format_ns: Formats nanoseconds since the epoch as local time.
     """
     rank = wait.late
-    kind = rank.kinds[rank.kind[wait.place]]
+    kind = rank.kinds[rank.kind[wait.index]]
     operation_id = OperationId(wait.shared.channel, wait.sequence)
     return PastStall(
         rank=rank.rank,
@@ -131,7 +131,7 @@ def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[
         operation=describe_operation(kind.operation, wait.shared.group, operation_id),
         site=describe_frame(kind.site) if kind.site is not None else "",
         step=step_at(steps.get(rank.rank), wait.until_ns),
-        began=shown(wait.from_ns + rank.wall_offset_ns),
+        began=format_ns(wait.from_ns + rank.wall_offset_ns),
     )
 
 

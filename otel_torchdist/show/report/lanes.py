@@ -22,8 +22,10 @@ from otel_torchdist.sources.history.meetings import SharedChannel, shared_channe
 MAX_LANES: Final = 8
 """Upper bound on the lanes of a group on one rank. Further simultaneous operations are left out and counted."""
 OPEN: Final = -1
+"""Length of a bar that has not ended."""
 UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
+"""Stands in place of a group's index for the lanes of activities."""
 _ASSUMED: Final = frozenset(map(int, ASSUMED))
 
 _ACTIVITIES: Final = {
@@ -32,7 +34,7 @@ _ACTIVITIES: Final = {
 
 
 class _Bar(NamedTuple):
-    begin: int
+    start: int
     length: int
     waited: int
     kind: int
@@ -42,7 +44,7 @@ class _Bar(NamedTuple):
 
     @property
     def end(self) -> int | None:
-        return None if self.length == OPEN else self.begin + self.length
+        return None if self.length == OPEN else self.start + self.length
 
 
 class AwaitedArrivals:
@@ -65,16 +67,16 @@ class AwaitedArrivals:
         awaited_ns = self._awaited_at(channel, calls.sequence[index]).get(calls.rank)
         if awaited_ns is None or length_ns < 0:
             return UNKNOWN
-        return min(max(awaited_ns - calls.begun[index], 0), length_ns)
+        return min(max(awaited_ns - calls.started[index], 0), length_ns)
 
     def _awaited_at(self, channel: Channel, sequence: int) -> dict[int, int]:
         """Return the arrival of the last awaited rank, by waiting rank; unknown arrivals are left out."""
         arrivals = self._awaited.get((channel, sequence))
         if arrivals is None:
-            arrivals = self._awaited[channel, sequence] = self._looked_up(channel, sequence)
+            arrivals = self._awaited[channel, sequence] = self._look_up(channel, sequence)
         return arrivals
 
-    def _looked_up(self, channel: Channel, sequence: int) -> dict[int, int]:
+    def _look_up(self, channel: Channel, sequence: int) -> dict[int, int]:
         shared = self._channels.get(channel)
         if shared is None or sequence < shared.first:
             return {}
@@ -92,7 +94,7 @@ class Lanes:
         until_ns: End of the window.
         alignment: Clock offsets between ranks.
         waits: Looks up the time that a call waited for other ranks.
-        most: Upper bound on the bars of one rank.
+        max_bars: Upper bound on the bars of one rank.
         lanes: The lanes so far.
         kinds: Indices of the kinds of bars.
         groups: Indices of the names of groups.
@@ -103,7 +105,7 @@ class Lanes:
     until_ns: int
     alignment: Alignment
     waits: AwaitedArrivals
-    most: int
+    max_bars: int
     lanes: list[BarLane] = field(default_factory=list[BarLane])
     kinds: dict[BarKind, int] = field(default_factory=dict[BarKind, int])
     groups: dict[str, int] = field(default_factory=dict[str, int])
@@ -116,16 +118,18 @@ class Lanes:
             calls: The calls.
             names: Names of groups, by key.
         """
-        from_ns, until_ns = (self.alignment.on_clock_of(calls.rank, at) for at in (self.from_ns, self.until_ns))
+        from_ns, until_ns = (
+            self.alignment.on_clock_of(calls.rank, time_ns) for time_ns in (self.from_ns, self.until_ns)
+        )
         by_group: dict[int, list[_Bar]] = {}
         inside = [
             index
-            for index, (begun_ns, ended_ns) in enumerate(zip(calls.begun, calls.ended, strict=True))
-            if begun_ns <= until_ns and (ended_ns == STILL_OPEN or ended_ns >= from_ns)
+            for index, (started_ns, ended_ns) in enumerate(zip(calls.started, calls.ended, strict=True))
+            if started_ns <= until_ns and (ended_ns == STILL_OPEN or ended_ns >= from_ns)
         ]
-        self.left_out += max(0, len(inside) - self.most)
+        self.left_out += max(0, len(inside) - self.max_bars)
         kind_and_group: dict[int, tuple[int, int]] = {}
-        for index in inside[-self.most :]:
+        for index in inside[-self.max_bars :]:
             number = calls.kind[index]
             if number not in kind_and_group:
                 kind_and_group[number] = self._kind(calls.kinds[number]), self._group(calls.kinds[number], names)
@@ -145,13 +149,13 @@ class Lanes:
         return self.groups.setdefault(name, len(self.groups))
 
     def _bar(self, calls: RankCalls, index: int, kind: int) -> _Bar:
-        begun_ns, ended_ns = calls.begun[index], calls.ended[index]
+        started_ns, ended_ns = calls.started[index], calls.ended[index]
         end_ns = None if ended_ns == STILL_OPEN else ended_ns
         if calls.how[index] in _ASSUMED:
-            end_ns = calls.returned[index] if calls.returned[index] != UNKNOWN else begun_ns
-        begin, length = self._placed(calls.rank, begun_ns, end_ns)
+            end_ns = calls.returned[index] if calls.returned[index] != UNKNOWN else started_ns
+        start, length = self._placed(calls.rank, started_ns, end_ns)
         return _Bar(
-            begin=begin,
+            start=start,
             length=length,
             waited=self.waits.waited_ns(calls, index, length),
             kind=kind,
@@ -173,29 +177,29 @@ class Lanes:
 
     def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
         """Return the start of a bar relative to the window, and its length."""
-        begin = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
+        start = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
         if end_ns is None:
-            return begin, OPEN
-        return begin, max(self.alignment.epoch_ns(rank, end_ns) - self.from_ns - begin, 0)
+            return start, OPEN
+        return start, max(self.alignment.epoch_ns(rank, end_ns) - self.from_ns - start, 0)
 
     def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
         """Put bars into as few lanes as possible."""
         ordered = sorted(bars)
-        lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
+        lanes = lanes_of(range(len(ordered)), [bar.start for bar in ordered], [bar.end for bar in ordered])
         self.left_out += sum(map(len, lanes[MAX_LANES:]))
-        self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MAX_LANES])
+        self.lanes.extend(_lane(rank, group, [ordered[index] for index in lane]) for lane in lanes[:MAX_LANES])
 
 
 def _lane(rank: int, group: int, bars: list[_Bar]) -> BarLane:
-    begins = [bar.begin for bar in bars]
+    starts = [bar.start for bar in bars]
     return BarLane(
         rank=rank,
         group=group,
         kind=tuple(bar.kind for bar in bars),
-        begin=tuple(begin - before for begin, before in zip(begins, [0, *begins], strict=False)),
+        begin=tuple(start - before for start, before in zip(starts, [0, *starts], strict=False)),
         length=tuple(bar.length for bar in bars),
         waited=tuple(bar.waited for bar in bars),
         sequence=tuple(bar.sequence for bar in bars),
         step=tuple(bar.step for bar in bars),
-        loose=tuple(place for place, bar in enumerate(bars) if bar.is_loose),
+        loose=tuple(index for index, bar in enumerate(bars) if bar.is_loose),
     )

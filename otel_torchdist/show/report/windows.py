@@ -21,7 +21,8 @@ DEFAULT_RANKS: Final = 32
 MAX_RANKS: Final = 256
 MAX_INCIDENTS: Final = 3
 MIN_MARGIN_NS: Final = 1_000_000
-_AROUND: Final = 0.15
+_MARGIN_SHARE: Final = 0.15
+"""Margin before and after a long wait, as a share of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,40 +68,40 @@ class Recorded:
 
 
 def chosen_ranks(
-    recorded: Recorded, named: Iterable[int], totals: Sequence[CallTotals], only: Collection[int] | None
+    recorded: Recorded, named: Iterable[int], totals: Sequence[CallTotals], requested: Collection[int] | None
 ) -> list[int]:
-    """Choose the ranks to show: the requested ones, or all, or those that matter most and some between them.
+    """Choose the ranks to show: the requested ranks, or all, or the ranks that matter most and evenly spaced ranks.
 
     Args:
         recorded: All ranks.
         named: Ranks named by verdicts and incidents.
         totals: Totals of all ranks.
-        only: Requested ranks; None for automatic choice.
+        requested: Requested ranks; None for automatic choice.
     """
     ranks = sorted(recorded.calls)
-    if only is not None:
-        return sorted({*only} & {*ranks})[:MAX_RANKS]
+    if requested is not None:
+        return sorted({*requested} & {*ranks})[:MAX_RANKS]
     if len(ranks) <= DEFAULT_RANKS:
         return ranks
     late = sorted(totals, key=lambda rank: -rank.came_last)[: DEFAULT_RANKS // 4]
     wanted = dict.fromkeys([*named, *(rank.rank for rank in late if rank.came_last)])
     chosen = [rank for rank in wanted if rank in recorded.calls][: DEFAULT_RANKS // 2]
-    between = [ranks[index * len(ranks) // DEFAULT_RANKS] for index in range(DEFAULT_RANKS)]
-    chosen += [rank for rank in between if rank not in chosen][: DEFAULT_RANKS - len(chosen)]
+    spaced = [ranks[index * len(ranks) // DEFAULT_RANKS] for index in range(DEFAULT_RANKS)]
+    chosen += [rank for rank in spaced if rank not in chosen][: DEFAULT_RANKS - len(chosen)]
     return sorted(chosen)
 
 
 def spans_of(
     recorded: Recorded, ranks: Collection[int], waits: Sequence[LongWait], is_hung: bool, wanted: range | None
 ) -> list[WindowSpan]:
-    """Choose the windows: the requested steps, or the newest ones and each long wait.
+    """Choose the windows: the requested steps, or the newest steps and a window for each long wait.
 
     Args:
         recorded: All ranks.
         ranks: The ranks to show.
         waits: Long waits, the longest first.
         is_hung: Whether operations were open at the end.
-        wanted: Requested steps; None for the newest steady ones.
+        wanted: Requested steps; None for the newest steady steps.
     """
     shown = [rank for rank in ranks if len(recorded.steps[rank].steps)]
     if wanted is not None:
@@ -112,50 +113,50 @@ def spans_of(
 
 
 def _newest_steps(recorded: Recorded, ranks: Sequence[int]) -> range | None:
-    """Return the newest steps that fit; None if there are no steady ones."""
+    """Return the newest steps whose bars fit into a window; None without steady steps."""
     if not ranks:
         return None
     last = min(recorded.steps[rank].steps[-1] for rank in ranks)
     first = max(FIRST_STEADY, max(recorded.steps[rank].steps[0] for rank in ranks))
     if first > last:
         return None
-    a_step = sum(_calls_a_step(recorded.calls[rank], recorded.steps[rank]) for rank in ranks)
-    count = max(1, min(DEFAULT_STEPS, int(MAX_BARS / max(a_step, 1))))
+    calls_per_step = sum(_calls_per_step(recorded.calls[rank], recorded.steps[rank]) for rank in ranks)
+    count = max(1, min(DEFAULT_STEPS, int(MAX_BARS / max(calls_per_step, 1))))
     return range(max(first, last - count + 1), last + 1)
 
 
-def _calls_a_step(calls: RankCalls, steps: RankSteps) -> float:
+def _calls_per_step(calls: RankCalls, steps: RankSteps) -> float:
     """Estimate the number of calls per step. Calls before the first step are included."""
     return len(calls) / len(steps.steps)
 
 
 def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: bool = False) -> WindowSpan | None:
-    begins: list[int] = []
-    ends: list[int] = []
+    starts_ns: list[int] = []
+    ends_ns: list[int] = []
     for rank in ranks:
         steps = recorded.steps[rank]
         first = bisect_left(steps.steps, wanted.start)
-        after = bisect_left(steps.steps, wanted.stop)
-        if first < after:
-            begins.append(recorded.wall_ns(rank, steps.ended[first] - steps.lengths[first]))
-            ends.append(recorded.wall_ns(rank, steps.ended[after - 1]))
-    if not begins:
+        stop = bisect_left(steps.steps, wanted.stop)
+        if first < stop:
+            starts_ns.append(recorded.wall_ns(rank, steps.ended[first] - steps.lengths[first]))
+            ends_ns.append(recorded.wall_ns(rank, steps.ended[stop - 1]))
+    if not starts_ns:
         return None
     listed = f"{wanted.start}-{wanted.stop - 1}" if len(wanted) > 1 else str(wanted.start)
     title = f"step{'s' * (len(wanted) > 1)} {listed}"
-    if until_end and recorded.ended_ns > max(ends):
-        return WindowSpan(f"{title} and what came after", min(begins), recorded.ended_ns)
-    return WindowSpan(title, min(begins), max(ends))
+    if until_end and recorded.ended_ns > max(ends_ns):
+        return WindowSpan(f"{title} and what came after", min(starts_ns), recorded.ended_ns)
+    return WindowSpan(title, min(starts_ns), max(ends_ns))
 
 
 def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
-    """Return a window on the newest calls, if there are no steps, with about as many calls as fit."""
+    """Return a window on about the newest `MAX_BARS` calls, for a run without steps."""
     calls = [recorded.calls[rank] for rank in ranks]
-    begins = [recorded.wall_ns(rank.rank, rank.first_ns) for rank in calls if rank.first_ns is not None]
-    if not begins:
+    starts_ns = [recorded.wall_ns(rank.rank, rank.first_ns) for rank in calls if rank.first_ns is not None]
+    if not starts_ns:
         return None
     total = sum(map(len, calls))
-    first_ns, last_ns = min(begins), recorded.ended_ns
+    first_ns, last_ns = min(starts_ns), recorded.ended_ns
     length_ns = round((last_ns - first_ns) * min(1.0, MAX_BARS / max(total, 1)))
     # A margin for the newest calls: an open call that has just begun would have no length.
     return WindowSpan("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, MIN_MARGIN_NS))
@@ -163,7 +164,7 @@ def _calls(recorded: Recorded, ranks: Collection[int]) -> WindowSpan | None:
 
 def _around(recorded: Recorded, wait: LongWait, incident: int) -> WindowSpan:
     """Return a window on a long wait, with a margin before and after it."""
-    margin = round(wait.wait_ns * _AROUND)
+    margin = round(wait.wait_ns * _MARGIN_SHARE)
     rank = wait.late.rank
     begin_ns, end_ns = recorded.wall_ns(rank, wait.from_ns), recorded.wall_ns(rank, wait.until_ns)
     return WindowSpan(f"rank {rank}, {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)

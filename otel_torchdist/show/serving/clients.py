@@ -21,7 +21,7 @@ _AT_WORK: Final = math.inf
 
 
 class ScrapeClients:
-    """Bounds the threads and descriptors of clients, without letting silent clients shut others out."""
+    """Bounds the threads and descriptors of clients. A silent client cannot keep other clients from being served."""
 
     def __init__(self, most: int = MAX_CLIENTS) -> None:
         """Admit up to `most` clients."""
@@ -31,7 +31,7 @@ class ScrapeClients:
         self._dismissed: dict[threading.Thread, socket.socket] = {}
         """Clients whose threads have not noticed their dismissal; until then they hold a thread and a descriptor."""
         self._slow_since: dict[threading.Thread, float] = {}
-        """Time since which the server waits for the client; infinite while it makes the client's response."""
+        """Time since which the server waits for the client; infinite while the server makes the client's response."""
         self._is_closed = False
 
     def wait_for_room(self) -> bool:
@@ -50,13 +50,13 @@ class ScrapeClients:
             return not self._is_closed
 
     def start(self, thread: threading.Thread, connection: socket.socket) -> None:
-        """Start the thread of a new client; the thread must call `left` when it ends."""
+        """Start the thread of a new client; the thread must call `unregister` when it ends."""
         with self._changed:
             thread.start()
             self._connections[thread] = connection
             self._slow_since[thread] = time.monotonic()
 
-    def left(self) -> None:
+    def unregister(self) -> None:
         """Unregister the calling thread, whose client has been served or has disconnected."""
         with self._changed:
             self._dismissed.pop(threading.current_thread(), None)
@@ -79,8 +79,8 @@ class ScrapeClients:
             self._be_slow_since(time.monotonic())
 
     @contextlib.contextmanager
-    def asking(self) -> Generator[None, None, None]:
-        """Mark the client as slow while the calling thread, which is at work, waits for the rest of a request."""
+    def awaiting_input(self) -> Generator[None, None, None]:
+        """Mark the client as slow while the calling thread waits for the rest of its request. Used inside `at_work`."""
         self._be_slow_since(time.monotonic())
         try:
             yield

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from importlib.resources import files
 from typing import Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.model.verdict_kinds import VerdictKind
-from otel_torchdist.show.pages.page import Page, html_of, policy_of
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.show.pages.page import Page, asset, html_of, policy_of
 from otel_torchdist.show.serving.http_server import App
 from otel_torchdist.show.serving.site import HTML, READ_ONLY, HttpAnswer, PackedBodies, respond
 
@@ -58,11 +57,12 @@ def _answer(name: str, method: str) -> tuple[HttpAnswer, str]:
 def page_of(name: str) -> Page:
     """Return a page; `name` is one of `NAMES`."""
     up = "../" * name.count("/")
-    links = "".join(f'<a href="{up}{target}">{title}</a>' for target, title in _SECTIONS)
+    links = "".join(_link(f"{up}{target}", title, name.startswith(target)) for target, title in _SECTIONS)
     bar = f'<header class="bar-top"><span class="brand">otel_torchdist</span><nav>{links}</nav></header>'
-    body = f'{bar}\n<main><article class="card">\n{_asset(f"{name}.html")}</article></main>'
-    return Page(f"{name.rpartition('/')[2]} · otel_torchdist", body, scripts=None, style=_asset("docs.css"))
+    body = f'{bar}\n<main><article class="card">\n{asset("serving", f"{name}.html")}</article></main>'
+    return Page(f"{name.rpartition('/')[2]} · otel_torchdist", body, scripts=None, style=asset("serving", "docs.css"))
 
 
-def _asset(name: str) -> str:
-    return files("otel_torchdist.show.serving").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+def _link(address: str, title: str, is_here: bool) -> str:
+    current = ' aria-current="true"' if is_here else ""
+    return f'<a href="{address}"{current}>{title}</a>'

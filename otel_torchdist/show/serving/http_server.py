@@ -148,7 +148,7 @@ class _Body:
         self._clients = clients
 
     def read(self, size: int) -> bytes:
-        with self._clients.asking():
+        with self._clients.awaiting_input():
             return self._stream.read(size)
 
 
@@ -226,11 +226,11 @@ class _Server(WSGIServer):
     def at_work(self, app: App) -> App:
         """Wrap an application so that clients do not count as slow while it makes their responses."""
 
-        def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        def app_at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
             with self.clients.at_work():
                 return app({**environ, "wsgi.input": _Body(environ["wsgi.input"], self.clients)}, start_response)
 
-        return at_work
+        return app_at_work
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self.clients.wait_for_room():
@@ -248,7 +248,7 @@ class _Server(WSGIServer):
             self.handle_error(request, client_address)
         finally:
             self.shutdown_request(request)
-            self.clients.left()
+            self.clients.unregister()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _logger.debug("HTTP: the connection of %s failed", client_address, exc_info=True)
@@ -267,18 +267,18 @@ _VARIES_BY: Final = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A response.
+    """A response, and the request that it answers.
 
     Attributes:
         request: The request.
-        begun: Start of its creation. Valid for all requests made before.
+        begun_at: Monotonic time at which its creation began. It answers equal requests received before that time.
         status: HTTP status.
         headers: HTTP headers.
         body: Response body.
     """
 
     request: tuple[str, ...]
-    begun: float
+    begun_at: float
     status: str
     headers: _Headers
     body: tuple[bytes, ...]
@@ -299,17 +299,17 @@ class SharedPage:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         """Answer one request."""
-        asked = time.monotonic()
+        received_at = time.monotonic()
         request = tuple(str(environ.get(name, "")) for name in _VARIES_BY)
         with self._making:
             page = self._last
-            if page is None or page.request != request or page.begun < asked:
+            if page is None or page.request != request or page.begun_at < received_at:
                 page = self._last = self._make(environ, request)
         start_response(page.status, list(page.headers))
         return page.body
 
     def _make(self, environ: dict[str, Any], request: tuple[str, ...]) -> _Page:
-        begun = time.monotonic()
+        begun_at = time.monotonic()
         started: list[tuple[str, _Headers]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]]) -> None:
@@ -317,4 +317,4 @@ class SharedPage:
 
         body = tuple(self._app(environ, start_response))
         [(status, headers)] = started
-        return _Page(request, begun, status, headers, body)
+        return _Page(request, begun_at, status, headers, body)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME
 from otel_torchdist.node.job.tapes import live_jobs
 from otel_torchdist.system.files.locks import is_locked_elsewhere
 from otel_torchdist.system.files.others import read_regular
@@ -48,7 +48,7 @@ class ScrapeTarget:
 
         Args:
             job_directory: The job directory.
-            owner: Required owner of the file and the base directory if not our user; None for our user.
+            owner: Required owner of the file and of the base directory; None for the user of this process.
         """
         self._owner = os.geteuid() if owner is None else owner
         self._job = job_directory.name
@@ -74,14 +74,14 @@ class ScrapeTarget:
         try:
             make_directory(self._path.parent, 0o755, self._owner)
             content = json.dumps([target]).encode() + b"\n"
-            replace_at_once(self._path, hidden, content, 0o644, self._owner, or_ours=True)
+            replace_at_once(self._path, hidden, content, 0o644, self._owner, accept_own=True)
         except OSError as error:
             _logger.warning("%s: the address of /metrics cannot be published: %s", self._path, error)
 
     def withdraw(self) -> None:
         """Remove the file."""
         with contextlib.suppress(OSError):
-            remove(self._path, self._owner, or_ours=True)
+            remove(self._path, self._owner, accept_own=True)
 
 
 def reachable(host: str) -> str:
@@ -104,8 +104,8 @@ def withdraw_stale(base: Path) -> None:
     live = {directory.name for directory in (*jobs.live, *jobs.unchecked)}
     if base in jobs.unchecked:
         return
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(base / FOLDER):
+    with contextlib.suppress(OSError), os.scandir(base / FOLDER) as entries:
+        for entry in entries:
             job = entry.name.removesuffix(".json")
             if job != entry.name and job not in live and not _is_read(base / job):
                 (base / FOLDER / entry.name).unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def withdraw_stale(base: Path) -> None:
 def _is_read(directory: Path) -> bool:
     """Return whether an agent reads the tapes of a job directory, or may be about to."""
     try:
-        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = os.open(directory / READER_LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return directory.is_dir()
     try:

@@ -1,4 +1,4 @@
-"""The paths on the port of `/metrics`: the metrics, the live page, and nothing else."""
+"""Serves the live page on the port of `/metrics`, to the visitors that may see it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _UNKNOWN_USER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A response without the headers that all of them have."""
+    """A response, without the headers common to all responses."""
 
     status: str
     body: bytes

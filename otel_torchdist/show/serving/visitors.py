@@ -71,6 +71,7 @@ _NLM_F_REQUEST: Final = 1
 _NETLINK_SOCK_DIAG: Final = 4
 _ESTABLISHED: Final = 1
 _OVERFLOW: Final = 65_534
+"""The id of `nobody`, which the kernel reports for users without an id in a user namespace."""
 USER_MAP: Final = Path("/proc/self/uid_map")
 _STATE_AT: Final = _HEADER.size + 1
 _USER_AT: Final = _HEADER.size + 64
@@ -79,11 +80,11 @@ _PATIENCE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Both ends of a TCP connection.
+    """The addresses of a TCP connection.
 
     Attributes:
-        client: Address of the client's end.
-        server: Address of our end.
+        client: Address of the client.
+        server: Address of this server.
     """
 
     client: str
@@ -106,7 +107,7 @@ def owner_of(
 
     Args:
         connection: The connection.
-        lookup: Asks the kernel for one socket; raises OSError if that is not possible. `asked_netlink` if None.
+        lookup: Asks the kernel for one socket; raises OSError if that is not possible. `ask_netlink` if None.
         tables: The kernel's tables of sockets.
         user_map: Ids of this process's user namespace.
     """
@@ -116,7 +117,7 @@ def owner_of(
         return None
     user: int | None = None
     with contextlib.suppress(OSError):
-        user = (lookup or asked_netlink)(client, connection.client_port, server, connection.server_port)
+        user = (lookup or ask_netlink)(client, connection.client_port, server, connection.server_port)
     if user is None:
         # Netlink may be forbidden, or its kernel module missing. Reading the tables takes milliseconds.
         user = _in_tables(tables, client, connection.client_port, server, connection.server_port)
@@ -139,7 +140,7 @@ def _packed(address: str) -> bytes:
     return parsed.packed
 
 
-def asked_netlink(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
+def ask_netlink(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
     """Look one socket up through netlink.
 
     Raises:
@@ -163,7 +164,7 @@ def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: 
     """Look up a socket by both addresses: sockets of several users may share a port if their servers differ."""
     mapped = bytes(10) + b"\xff\xff"
     prefixes = [b"", mapped] if len(client) == 4 else [b""]  # a dual-stack socket has mapped addresses
-    wanted = [[_end(prefix + client, client_port), _end(prefix + server, server_port)] for prefix in prefixes]
+    wanted = [[_endpoint(prefix + client, client_port), _endpoint(prefix + server, server_port)] for prefix in prefixes]
     for table in tables:
         try:
             with table.open("rb") as file:
@@ -177,7 +178,7 @@ def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: 
     return None
 
 
-def _end(packed: bytes, port: int) -> bytes:
+def _endpoint(packed: bytes, port: int) -> bytes:
     """Format an address and port as in /proc/net/tcp: 32-bit words in host byte order."""
     words = (packed[index : index + 4] for index in range(0, len(packed), 4))
     address = "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)

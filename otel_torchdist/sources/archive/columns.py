@@ -21,7 +21,7 @@ MAX_VALUE: Final = (1 << 63) - 1
 MIN_VALUE: Final = -MAX_VALUE - 1
 _HEAD: Final = struct.Struct("<BBqq")
 """Bytes per value; 1 for deltas, otherwise 0; the minimum that was subtracted; the first value of a delta column."""
-_BYTES: Final = 8
+_VALUE_BYTES: Final = 8
 
 
 class DamagedSegmentError(TorchDistError):
@@ -69,15 +69,15 @@ def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], in
     try:
         width, is_delta, base, first = _HEAD.unpack_from(content, offset)
     except struct.error as error:
-        raise DamagedSegmentError("a column is cut off") from error
+        raise DamagedSegmentError("a column is truncated") from error
     offset += _HEAD.size
     stored = count - 1 if is_delta else count
     end = offset + width * stored
-    if width > _BYTES or is_delta > 1 or end > len(content):
+    if width > _VALUE_BYTES or is_delta > 1 or end > len(content):
         raise DamagedSegmentError("a column is larger than its segment")
-    raw = bytearray(_BYTES * stored)
+    raw = bytearray(_VALUE_BYTES * stored)
     for plane in range(width):
-        raw[plane::_BYTES] = content[offset + plane * stored : offset + (plane + 1) * stored]
+        raw[plane::_VALUE_BYTES] = content[offset + plane * stored : offset + (plane + 1) * stored]
     numbers = array("Q")
     numbers.frombytes(raw)
     _to_native(numbers)
@@ -98,7 +98,7 @@ def _planes(column: Sequence[int], base: int, width: int) -> bytes:
     numbers = array("Q", map(base.__rsub__, column) if base else column)
     _to_native(numbers)
     raw = numbers.tobytes()
-    return b"".join([raw[plane::_BYTES] for plane in range(width)])
+    return b"".join([raw[plane::_VALUE_BYTES] for plane in range(width)])
 
 
 def _to_native(numbers: array[int]) -> None:

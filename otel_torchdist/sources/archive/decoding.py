@@ -11,28 +11,25 @@ from typing import Final
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
 from otel_torchdist.model.names import MAX_TEXT, Name, unpack_label
-from otel_torchdist.model.naming import readable
 from otel_torchdist.model.operations import Operation, Splits, StepMark
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.archive.columns import DamagedSegmentError, unpack
 from otel_torchdist.sources.archive.format import (
     HEAD_SIZE,
     OPERATION_COLUMNS,
-    PARTS,
+    SECTION_SIZES,
     TABLES,
     Plan,
     SegmentDocument,
     decode_head,
 )
 from otel_torchdist.sources.archive.segment import Moment, Segment, SegmentOrigin
-from otel_torchdist.sources.archive.tables import (
-    Facts,
-    unpack_splits,
-)
+from otel_torchdist.sources.archive.tables import SparseFields, unpack_splits
 from otel_torchdist.tape.layout import MAX_TIME_NS
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json, decode_line
 from otel_torchdist.tape.records.operations import OPERATION_KINDS
 
-_HALF_WIDE: Final = ("peer", "tag")
+_INT32_COLUMNS: Final = ("peer", "tag")
 _HOWS: Final = frozenset([None, *map(int, How)])
 _PHASES: Final = frozenset(map(int, Phase))
 _BLAMES: Final = frozenset(map(int, Blame))
@@ -49,7 +46,7 @@ class Columns:
         steps: Columns of ends of steps, see `STEP_COLUMNS`.
         activities: Columns of activities, see `ACTIVITY_COLUMNS`.
         splits: Splits of uneven exchanges, by operation number.
-        facts: Further fields of activities.
+        sparse: Fields that few activities have, and remote calls.
     """
 
     origin: SegmentOrigin
@@ -62,7 +59,7 @@ class Columns:
     steps: list[array[int]]
     activities: list[array[int]]
     splits: dict[int, Splits]
-    facts: Facts
+    sparse: SparseFields
 
     @property
     def open_numbers(self) -> frozenset[int]:
@@ -84,7 +81,7 @@ class Columns:
                 ended=_operations(self.ended, self.plans, self.splits),
                 open=_operations(self.open, self.plans, self.splits),
                 steps=[StepMark(*row) for row in zip(*self.steps, strict=True)],
-                activities=[self.facts.added_to(_activity(*row)) for row in zip(*self.activities, strict=True)],
+                activities=[self.sparse.added_to(_activity(*row)) for row in zip(*self.activities, strict=True)],
                 names=self.names,
             )
         except (ValueError, KeyError, IndexError) as error:
@@ -102,7 +99,7 @@ def decode(content: bytes) -> Columns:
         raise DamagedSegmentError("it does not begin with a segment's head")
     body = content[HEAD_SIZE : HEAD_SIZE + head.size]
     if len(body) < head.size:
-        raise DamagedSegmentError("it is cut off")
+        raise DamagedSegmentError("it is truncated")
     if zlib.crc32(body) != head.checksum:
         raise DamagedSegmentError("its checksum is wrong")
     raw = _inflated(body, head.raw_size)
@@ -115,7 +112,7 @@ def decode(content: bytes) -> Columns:
             column, offset = unpack(view, offset, count)
             if name.endswith("_ns") and column and not 0 <= min(column) <= max(column) <= MAX_TIME_NS:
                 raise DamagedSegmentError(f"a time in {name} is out of range")
-            if name in _HALF_WIDE and column and not -(1 << 31) <= min(column) <= max(column) < 1 << 31:
+            if name in _INT32_COLUMNS and column and not -(1 << 31) <= min(column) <= max(column) < 1 << 31:
                 raise DamagedSegmentError(f"a number in {name} is out of range")
             table.append(column)
         if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(document.plans):
@@ -133,14 +130,14 @@ def decode(content: bytes) -> Columns:
     moment = Moment(
         taken_ns=document.taken_ns,
         wall_offset_ns=document.wall_offset_ns,
-        through=head.through,
+        first_unread=head.first_unread,
         lost=document.lost,
         state=document.state,
         failure=readable(document.failure, MAX_TEXT),
     )
     splits, offset = unpack_splits(view, offset, document.splits, document.parts)
-    facts = Facts.unpacked(view, offset, document.facts, document.calls)
-    return Columns(origin, moment, document.archived, names, document.plans, *tables, splits=splits, facts=facts)
+    sparse = SparseFields.unpacked(view, offset, document.facts, document.calls)
+    return Columns(origin, moment, document.archived, names, document.plans, *tables, splits=splits, sparse=sparse)
 
 
 def _inflated(body: bytes, size: int) -> bytes:
@@ -149,26 +146,26 @@ def _inflated(body: bytes, size: int) -> bytes:
         raw = inflating.decompress(body, size + 1)
     except zlib.error as error:
         raise DamagedSegmentError("it cannot be decompressed") from error
-    if len(raw) != size or len(raw) < PARTS.size:
+    if len(raw) != size or len(raw) < SECTION_SIZES.size:
         raise DamagedSegmentError("its size differs from its head")
     return raw
 
 
 def _document_in(raw: bytes) -> tuple[SegmentDocument, dict[int, Name], int]:
     """Return a segment's document and names, and the offset of its first column."""
-    document_size, names_size = PARTS.unpack_from(raw)
-    begin, end = PARTS.size, PARTS.size + document_size
+    document_size, names_size = SECTION_SIZES.unpack_from(raw)
+    begin, end = SECTION_SIZES.size, SECTION_SIZES.size + document_size
     if end + names_size > len(raw):
-        raise DamagedSegmentError("its description is cut off")
+        raise DamagedSegmentError("its document is truncated")
     try:
         document = decode_json(raw[begin:end], SegmentDocument)
     except DecodingError as error:
-        raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
+        raise DamagedSegmentError(f"its document is invalid: {readable(str(error), 200)}") from error
     if not all(
         kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES and blame in _BLAMES
         for kind, *_, how, started, phase, blame, _caller in document.plans
     ):
-        raise DamagedSegmentError("its description: a plan is invalid")
+        raise DamagedSegmentError("its document is invalid: a plan")
     names = map(decode_line, raw[end : end + names_size].split(b"\n"))
     return document, dict(filter(None, names)), end + names_size
 
@@ -182,7 +179,7 @@ def _maker(plan: Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...
     """Return a function that turns a row of this plan into an operation."""
     kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase, fault, caller = plan
     label, piece = unpack_label(label_word)
-    kind, flag, when, blame = OPERATION_KINDS[kind], Flag(flags), Phase(phase), Blame(fault)
+    kind, flag, phase, blame = OPERATION_KINDS[kind], Flag(flags), Phase(phase), Blame(fault)
     ended, started = (None if code is None else How(code) for code in (how, started_how))
 
     def operation(row: tuple[int, ...]) -> Operation:
@@ -192,7 +189,7 @@ def _maker(plan: Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...
         )  # fmt: skip
         return Operation(
             number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,
-            returned, wait_entered, wait_returned, began, completed, ended, failure, started, when, splits.get(number),
+            returned, wait_entered, wait_returned, began, completed, ended, failure, started, phase, splits.get(number),
             None, piece, blame, caller,
         )  # fmt: skip
 

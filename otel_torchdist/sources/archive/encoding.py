@@ -19,8 +19,8 @@ from otel_torchdist.sources.archive.format import (
     ACTIVITY_COLUMNS,
     MAX_ROWS,
     OPERATION_COLUMNS,
-    PARTS,
     PLAN,
+    SECTION_SIZES,
     STEP_COLUMNS,
     SegmentDocument,
     encode_head,
@@ -28,11 +28,11 @@ from otel_torchdist.sources.archive.format import (
 from otel_torchdist.sources.archive.segment import Archived, Segment
 from otel_torchdist.sources.archive.tables import (
     names_of,
-    pack_facts,
+    pack_sparse_fields,
     pack_splits,
     splits_of,
     with_calls,
-    with_facts,
+    with_sparse_fields,
 )
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.names.writer import encode_line
@@ -45,7 +45,7 @@ _plan_of: Final = attrgetter(*PLAN)
 
 
 def parts_of(segment: Segment, before: Archived, max_rows: int = MAX_ROWS) -> Iterator[Segment]:
-    """Split a segment into parts with a bounded number of rows. Only the last part advances `through`.
+    """Split a segment into parts with a bounded number of rows. Only the last part advances `first_unread`.
 
     Args:
         segment: The segment; its operations may be in any order.
@@ -55,21 +55,21 @@ def parts_of(segment: Segment, before: Archived, max_rows: int = MAX_ROWS) -> It
     ended = sorted(segment.ended, key=attrgetter("number"))
     ended_activities = [activity for activity in segment.activities if not activity.is_open]
     rows, first = max(len(ended), len(segment.steps), len(segment.activities)), 0
-    moment = dataclasses.replace(segment.moment, through=before.through)
+    moment = dataclasses.replace(segment.moment, first_unread=before.first_unread)
     while rows - first > max_rows:
-        after = first + max_rows
+        end = first + max_rows
         yield Segment(
-            segment.origin, moment, before.operations, ended[first:after], (), segment.steps[first:after],
-            ended_activities[first:after],
+            segment.origin, moment, before.operations, ended[first:end], (), segment.steps[first:end],
+            ended_activities[first:end],
         )  # fmt: skip
-        first = after
-    rest = [*ended_activities[first:], *(activity for activity in segment.activities if activity.is_open)]
+        first = end
+    last_activities = [*ended_activities[first:], *(activity for activity in segment.activities if activity.is_open)]
     yield dataclasses.replace(
         segment,
         archived=before.operations + len(ended),
         ended=ended[first:],
         steps=segment.steps[first:],
-        activities=rest if first else segment.activities,
+        activities=last_activities if first else segment.activities,
     )
 
 
@@ -91,17 +91,17 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         *_packed(segment.steps, STEP_COLUMNS),
         *_activity_columns(segment.activities),
         *pack_splits(splits),
-        *pack_facts(segment.activities),
+        *pack_sparse_fields(segment.activities),
     ]
-    referred = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
-    referred.update(identity for plan in plans for identity in (*names.path_ids(plan[4]), names.caller_id(plan[12])))
-    referred.update(identity for activity in segment.activities for identity in names_of(activity))
+    referenced = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
+    referenced.update(identity for plan in plans for identity in (*names.path_ids(plan[4]), names.caller_id(plan[12])))
+    referenced.update(identity for activity in segment.activities for identity in names_of(activity))
     sites = {activity.call.call_site for activity in segment.activities if activity.call is not None}
-    referred.update(identity for site in sites for identity in names.path_ids(site))
-    entries = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
+    referenced.update(identity for site in sites for identity in names.path_ids(site))
+    entries = ((identity, names.get(identity)) for identity in sorted(referenced.union(groups)))
     lines = b"".join(encode_line(identity, name) for identity, name in entries if name is not None)
     document = json.dumps(_document_of(segment, list(plans), splits), separators=(",", ":")).encode()
-    raw = b"".join([PARTS.pack(len(document), len(lines)), document, lines, *tables])
+    raw = b"".join([SECTION_SIZES.pack(len(document), len(lines)), document, lines, *tables])
     body = zlib.compress(raw, _LEVEL)
     rows = len(segment.ended), len(segment.open), len(segment.steps), len(segment.activities)
     return encode_head(segment.origin, segment.moment, rows, body, len(raw)) + body
@@ -124,7 +124,7 @@ def _document_of(
         plans=[],
         splits=len(splits),
         parts=sum(len(exchange.sent) for _, exchange in splits),
-        facts=len(with_facts(segment.activities)),
+        facts=len(with_sparse_fields(segment.activities)),
         calls=len(with_calls(segment.activities)),
     )
     return {**asdict(document), "plans": plans}
@@ -157,8 +157,8 @@ def _offsets(times: list[int | None], entered: list[int]) -> list[int]:
 def _activity_columns(activities: Sequence[Activity]) -> Iterable[bytes]:
     yield from _packed(activities, ACTIVITY_COLUMNS[:6])
     yield pack([0 if each.completed_ns is None else each.completed_ns - each.entered_ns + 1 for each in activities])
-    yield pack([each.how or 0 for each in activities])
-    yield pack([each.failure for each in activities])
+    yield pack([activity.how or 0 for activity in activities])
+    yield pack([activity.failure for activity in activities])
 
 
 def _packed(rows: Sequence[object], columns: Iterable[str]) -> Iterable[bytes]:

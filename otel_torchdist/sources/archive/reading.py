@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.formats import OtherFormatError
 from otel_torchdist.judge.world.resolved import ResolvedNames
 from otel_torchdist.model.history import Activity, RankHistory
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.model.names import Name
-from otel_torchdist.model.naming import readable, run_label
 from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.archive.columns import DamagedSegmentError
 from otel_torchdist.sources.archive.decoding import Columns, decode
-from otel_torchdist.sources.archive.format import MAGIC
-from otel_torchdist.sources.archive.places import SUFFIX, read_segment, segments_in
-from otel_torchdist.sources.archive.segment import Archived, SegmentOrigin, SegmentPlace
+from otel_torchdist.sources.archive.files import SUFFIX, read_segment, segments_in
+from otel_torchdist.sources.archive.format import MAGIC, format_of
+from otel_torchdist.sources.archive.segment import Archived, SegmentLocation, SegmentOrigin
 from otel_torchdist.system.files.others import read_part, reason
 from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.tape.names.reader import Names
@@ -35,16 +37,16 @@ class ArchivedRank:
 
     Attributes:
         rank: Global rank.
-        places: Where the segments are stored, in the order of writing; at least one.
+        locations: Where the segments are stored, in the order of writing; at least one.
     """
 
     rank: int
-    places: tuple[SegmentPlace, ...]
+    locations: tuple[SegmentLocation, ...]
 
     @property
     def operations(self) -> int:
         """Number of operations in all segments."""
-        return sum(place.operations for place in self.places)
+        return sum(location.operations for location in self.locations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,10 @@ class ArchivedRun:
     @property
     def begun_ns(self) -> int:
         """Creation time of its first tape, by the wall clock."""
-        return min(rank.places[0].begun_ns for rank in self.ranks)
+        return min(rank.locations[0].begun_ns for rank in self.ranks)
 
     def origin(self) -> SegmentOrigin | None:
-        """Return the origin of the first intact segment, with the size of the world; None without one."""
+        """Return the origin stored in the first intact segment; None if no segment is intact."""
         for rank in self.ranks:
             for columns in segments_of(rank, []):
                 return columns.origin
@@ -81,7 +83,7 @@ def is_archive(path: Path) -> bool:
     if path.is_dir():
         return next(_files_below(path), None) is not None
     try:
-        return path.name.endswith(SUFFIX) or read_part(path, 0, len(MAGIC)) == MAGIC
+        return path.name.endswith(SUFFIX) or format_of(read_part(path, 0, len(MAGIC))) is not None
     except OSError:
         return False
 
@@ -91,25 +93,34 @@ def runs_in(paths: Iterable[Path]) -> tuple[list[ArchivedRun], list[str]]:
 
     Returns:
         The runs, newest first, and a line for each failure to read.
+
+    Raises:
+        OtherFormatError: Nothing can be read, because another version has written the archive in another format.
     """
-    places_by_run: dict[int, dict[int, dict[int, list[SegmentPlace]]]] = {}
+    locations_by_run: dict[int, dict[int, dict[int, list[SegmentLocation]]]] = {}
     notes: list[str] = []
+    refused: dict[str, OtherFormatError] = {}
     files = {file: None for path in paths for file in _files_at(path)}
     for path in sorted(files, key=lambda file: file.name):
         try:
-            for place in segments_in(path, notes):
-                tapes = places_by_run.setdefault(place.run_id, {}).setdefault(place.rank, {})
-                tapes.setdefault(place.nonce, []).append(place)
+            for location in segments_in(path, notes):
+                tapes = locations_by_run.setdefault(location.run_id, {}).setdefault(location.rank, {})
+                tapes.setdefault(location.nonce, []).append(location)
+        except OtherFormatError as error:
+            refused.setdefault(error.refusal, error)
         except OSError as error:
             notes.append(f"{path}: {reason(error)}")
-    runs = [ArchivedRun(run_id, _ranks(tapes_by_rank)) for run_id, tapes_by_rank in places_by_run.items()]
+    if refused and not locations_by_run:
+        raise next(iter(refused.values()))
+    notes += map(str, refused.values())
+    runs = [ArchivedRun(run_id, _ranks(tapes_by_rank)) for run_id, tapes_by_rank in locations_by_run.items()]
     return sorted(runs, key=lambda run: -run.begun_ns), [readable(note) for note in notes]
 
 
-def _ranks(tapes_by_rank: dict[int, dict[int, list[SegmentPlace]]]) -> tuple[ArchivedRank, ...]:
+def _ranks(tapes_by_rank: dict[int, dict[int, list[SegmentLocation]]]) -> tuple[ArchivedRank, ...]:
     """Return the ranks of a run, with the segments of each rank's newest tape."""
     return tuple(
-        ArchivedRank(rank, tuple(max(tapes.values(), key=lambda places: places[0].begun_ns)))
+        ArchivedRank(rank, tuple(max(tapes.values(), key=lambda locations: locations[0].begun_ns)))
         for rank, tapes in sorted(tapes_by_rank.items())
     )
 
@@ -134,18 +145,18 @@ def segments_of(rank: ArchivedRank, notes: list[str], advance: Advance = unrepor
     """Yield the segments of a rank in order, without duplicates. Unreadable segments get a line in `notes`."""
     yielded: set[tuple[int, int, int]] = set()
     skipped = 0
-    for place in rank.places:
-        advance(place.operations)
-        identity = place.through, place.size, place.checksum
+    for location in rank.locations:
+        advance(location.operations)
+        identity = location.first_unread, location.size, location.checksum
         if identity in yielded:
             continue
         try:
-            columns = decode(read_segment(place))
+            columns = decode(read_segment(location))
         except (OSError, DamagedSegmentError) as error:
             skipped += 1
             if skipped <= _MAX_NOTES:
-                why = reason(error) if isinstance(error, OSError) else f"{error}: skipped"
-                notes.append(readable(f"{place.path}: the segment at byte {place.offset:,}: {why}"))
+                fault = reason(error) if isinstance(error, OSError) else f"{error}: skipped"
+                notes.append(readable(f"{location.path}: the segment at byte {location.offset:,}: {fault}"))
             continue
         yielded.add(identity)
         yield columns
@@ -167,9 +178,9 @@ def history_of(
     Returns:
         Its history; None if no segment can be read.
     """
-    newest = _newest(rank, max_operations)
-    if len(newest) < len(rank.places):
-        older = rank.operations - sum(place.operations for place in newest)
+    newest = _newest_segments(rank, max_operations)
+    if len(newest) < len(rank.locations):
+        older = rank.operations - sum(location.operations for location in newest)
         advance(older)
         notes.append(
             f"rank {rank.rank}: the {older:,} oldest archived operations are left out, to read at most "
@@ -178,7 +189,7 @@ def history_of(
     records = _TapeRecords()
     for columns in segments_of(ArchivedRank(rank.rank, newest), notes, advance):
         records.add(columns, notes)
-    return records.history(left_out=len(newest) < len(rank.places))
+    return records.history(left_out=len(newest) < len(rank.locations))
 
 
 def history_in(columns: Columns) -> RankHistory | None:
@@ -188,14 +199,14 @@ def history_in(columns: Columns) -> RankHistory | None:
     return records.history(left_out=True)
 
 
-def _newest(rank: ArchivedRank, max_operations: int) -> tuple[SegmentPlace, ...]:
-    total, first = 0, len(rank.places)
-    for place in reversed(rank.places):
-        total += place.operations
-        if total > max_operations and first < len(rank.places):
+def _newest_segments(rank: ArchivedRank, max_operations: int) -> tuple[SegmentLocation, ...]:
+    total, first = 0, len(rank.locations)
+    for location in reversed(rank.locations):
+        total += location.operations
+        if total > max_operations and first < len(rank.locations):
             break
         first -= 1
-    return rank.places[first:]
+    return rank.locations[first:]
 
 
 class _TapeRecords:
@@ -223,6 +234,11 @@ class _TapeRecords:
         self._last = columns
 
     def history(self, left_out: bool) -> RankHistory | None:
+        """Return the records as a history; None without any.
+
+        Args:
+            left_out: Whether segments were left out on purpose. Their operations do not count as lost.
+        """
         last = self._last
         if last is None:
             return None
@@ -239,6 +255,7 @@ class _TapeRecords:
             host=origin.host,
             wall_offset_ns=moment.wall_offset_ns,
             operations=tuple(resolved.operation(operation) for _, operation in sorted(self._operations.items())),
+            # Operations of unreadable segments are lost, too.
             lost=moment.lost + (0 if left_out else max(last.archived - ended, 0)),
             clock=f"{origin.boot_id:032x}" if origin.boot_id else "",
             until_ns=moment.taken_ns,
@@ -249,20 +266,20 @@ class _TapeRecords:
 
 
 def fresh_rows(segments: Iterable[Columns]) -> Iterator[tuple[Columns, list[bool], bool]]:
-    """Yield each segment of a tape, a flag per ended operation, and whether the segment is the last.
+    """Yield each segment of a tape, whether each of its ended operations is new, and whether it is the last segment.
 
-    The flag is False for operations already in an earlier segment. An agent archives operations again if it cannot read
-    the segments of another agent.
+    An operation in an earlier segment is not new: an agent archives operations again if it cannot read the segments of
+    another agent.
     """
-    before = Archived()
+    archived = Archived()
     pending: tuple[Columns, list[bool]] | None = None
     for columns in segments:
         if pending is not None:
             yield (*pending, False)
-        pending = columns, [not before.has(number) for number in columns.ended[0]]
-        if columns.moment.through > before.through:
-            before = Archived(columns.moment.through, columns.open_numbers)
+        pending = columns, [not archived.has(number) for number in columns.ended[0]]
+        if columns.moment.first_unread > archived.first_unread:
+            archived = Archived(columns.moment.first_unread, columns.open_numbers)
         else:
-            before = Archived(before.through, before.open.difference(columns.ended[0]))
+            archived = Archived(archived.first_unread, archived.open.difference(columns.ended[0]))
     if pending is not None:
         yield (*pending, True)

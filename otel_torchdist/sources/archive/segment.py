@@ -39,7 +39,7 @@ class Moment:
     Attributes:
         taken_ns: Monotonic time when the segment was closed; of the last heartbeat if the process was dead.
         wall_offset_ns: Add it to the times of records for nanoseconds since the epoch.
-        through: Number of the first unread record. All records below it that had ended are archived.
+        first_unread: Number of the first unread record. All records below it that had ended are archived.
         lost: Records overwritten or damaged before they could be read.
         state: A `TapeState`.
         failure: Type of the exception that ended the rank, or ''.
@@ -47,7 +47,7 @@ class Moment:
 
     taken_ns: int
     wall_offset_ns: int
-    through: int
+    first_unread: int
     lost: int
     state: int
     failure: str = ""
@@ -87,29 +87,29 @@ class Archived:
     """The archived part of a tape.
 
     Attributes:
-        through: As in `Moment`.
-        open: Numbers below `through` that are not archived, because they were in flight.
+        first_unread: As in `Moment`.
+        open: Numbers below `first_unread` that are not archived, because they were in flight.
         operations: Number of archived operations.
     """
 
-    through: int = 0
+    first_unread: int = 0
     open: frozenset[int] = frozenset()
     operations: int = 0
 
     def has(self, number: int) -> bool:
         """Return whether a record that has ended is archived."""
-        return number < self.through and number not in self.open
+        return number < self.first_unread and number not in self.open
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentPlace:
-    """The place of a segment in a file, with the contents of its head. Fields not listed are as in `SegmentOrigin`.
+class SegmentLocation:
+    """The location of a segment in a file, and fields of its head. Fields not listed are as in `SegmentOrigin`.
 
     Attributes:
         offset: Offset of its head.
         size: Bytes of the body, which follows the head.
         operations: Number of ended operations in it.
-        through: As in `Moment`.
+        first_unread: As in `Moment`.
         checksum: CRC-32 of the body. Segments with equal checksums are copies.
     """
 
@@ -120,6 +120,6 @@ class SegmentPlace:
     run_id: int
     rank: int
     operations: int
-    through: int
+    first_unread: int
     begun_ns: int
     checksum: int

@@ -17,10 +17,10 @@ from otel_torchdist.sources.archive.columns import DamagedSegmentError, pack, un
 from otel_torchdist.sources.archive.segment import Segment
 from otel_torchdist.tape.layout import MAX_NUMBER, MAX_TIME_NS
 
-# Most activities, such as optimizer steps, have neither sizes nor a remote call. Two tables behind the splits hold
-# rows only for activities with such fields, by activity number. Older segments lack these tables.
+# Most activities, such as optimizer steps, have neither sizes nor a remote call. Two tables hold these fields, with
+# rows only for activities that have them, by activity number. They follow the splits. Older segments lack them.
 
-FACT_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
+SPARSE_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
 CALL_COLUMNS: Final = (
     "worker", "worker_name", "call_site", "mode", "caller_nonce", "caller_number", "caller_step", "returned_ns",
     "is_waited_for",
@@ -29,13 +29,13 @@ _WORD: Final = 1 << 64
 _MODES: Final = frozenset(map(int, CallMode))
 
 
-def with_facts(activities: Sequence[Activity]) -> list[Activity]:
-    """Return the activities with a row in the first table."""
-    return [activity for activity in activities if any(getattr(activity, column) for column in FACT_COLUMNS)]
+def with_sparse_fields(activities: Sequence[Activity]) -> list[Activity]:
+    """Return the activities with at least one of `SPARSE_COLUMNS`."""
+    return [activity for activity in activities if any(getattr(activity, column) for column in SPARSE_COLUMNS)]
 
 
 def with_calls(activities: Sequence[Activity]) -> list[tuple[Activity, RemoteCall]]:
-    """Return the activities with a row in the second table, and their remote calls."""
+    """Return the activities with a remote call, and the call."""
     return [(activity, activity.call) for activity in activities if activity.call is not None]
 
 
@@ -46,17 +46,17 @@ def names_of(activity: Activity) -> Iterator[int]:
         yield from (activity.call.worker_name, activity.call.call_site)
 
 
-def pack_facts(activities: Sequence[Activity]) -> Iterator[bytes]:
-    """Pack both tables."""
-    facts = with_facts(activities)
-    yield pack([activity.number for activity in facts], grows=True)
-    for column in FACT_COLUMNS:
-        yield pack([getattr(activity, column) for activity in facts], grows=column == "parent")
+def pack_sparse_fields(activities: Sequence[Activity]) -> Iterator[bytes]:
+    """Pack the tables of sparse fields and of remote calls."""
+    having_fields = with_sparse_fields(activities)
+    yield pack([activity.number for activity in having_fields], grows=True)
+    for column in SPARSE_COLUMNS:
+        yield pack([getattr(activity, column) for activity in having_fields], grows=column == "parent")
     calls = with_calls(activities)
     yield pack([activity.number for activity, _ in calls], grows=True)
     rows = [_row_of(activity, call) for activity, call in calls]
-    for place in range(len(CALL_COLUMNS)):
-        yield pack([row[place] for row in rows])
+    for index in range(len(CALL_COLUMNS)):
+        yield pack([row[index] for row in rows])
 
 
 def _row_of(activity: Activity, call: RemoteCall) -> tuple[int, ...]:
@@ -68,43 +68,43 @@ def _row_of(activity: Activity, call: RemoteCall) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-class Facts:
-    """Further fields and remote calls of activities, by activity number."""
+class SparseFields:
+    """The fields and remote calls that few activities have, by activity number."""
 
-    def __init__(self, facts: Mapping[int, tuple[int, ...]], calls: Mapping[int, tuple[int, ...]]) -> None:
-        self._facts = facts
+    def __init__(self, fields: Mapping[int, tuple[int, ...]], calls: Mapping[int, tuple[int, ...]]) -> None:
+        self._fields = fields
         self._calls = calls
 
     @classmethod
-    def unpacked(cls, view: memoryview, offset: int, facts: int, calls: int) -> Facts:
+    def unpacked(cls, view: memoryview, offset: int, field_rows: int, call_rows: int) -> SparseFields:
         """Unpack both tables.
 
         Args:
             view: The segment's uncompressed body.
             offset: Offset of the tables.
-            facts: Rows of the first table.
-            calls: Rows of the second table.
+            field_rows: Number of activities with sparse fields.
+            call_rows: Number of activities with a remote call.
 
         Raises:
             DamagedSegmentError: They are truncated, or contain impossible numbers.
         """
-        fact_rows, offset = _table(view, offset, facts, len(FACT_COLUMNS))
-        call_rows, _ = _table(view, offset, calls, len(CALL_COLUMNS))
-        if any(value < 0 for row in fact_rows.values() for value in row):
+        fields, offset = _table(view, offset, field_rows, len(SPARSE_COLUMNS))
+        calls, _ = _table(view, offset, call_rows, len(CALL_COLUMNS))
+        if any(value < 0 for row in fields.values() for value in row):
             raise DamagedSegmentError("an activity has an impossible size")
         if any(
             row[3] not in _MODES or not 0 <= row[7] <= MAX_TIME_NS or min(row[1], row[2], row[5], row[6]) < 0
-            for row in call_rows.values()
+            for row in calls.values()
         ):
-            raise DamagedSegmentError("a remote call is impossible")
-        return cls(fact_rows, call_rows)
+            raise DamagedSegmentError("a remote call has an impossible number")
+        return cls(fields, calls)
 
     def added_to(self, activity: Activity) -> Activity:
-        """Return the activity with its further fields and remote call; the same object without any."""
-        facts, call = self._facts.get(activity.number), self._calls.get(activity.number)
-        if facts is None and call is None:
+        """Return the activity with its sparse fields and remote call; the same object if it has neither."""
+        row, call = self._fields.get(activity.number), self._calls.get(activity.number)
+        if row is None and call is None:
             return activity
-        fields = dict(zip(FACT_COLUMNS, facts, strict=True)) if facts is not None else {}
+        fields = dict(zip(SPARSE_COLUMNS, row, strict=True)) if row is not None else {}
         return msgspec.structs.replace(
             activity, **fields, call=_call_of(activity.entered_ns, call) if call is not None else None
         )
@@ -128,23 +128,26 @@ def _table(view: memoryview, offset: int, rows: int, columns: int) -> tuple[dict
 
 
 SPLIT_COLUMNS: Final = ("number", "largest", "received", "members")
-"""Keyed by operation number. One more column holds the bytes sent to each member, of all exchanges."""
+"""One row for each exchange. One more column, of parts, holds the bytes that each exchange sent to each member."""
 MAX_PARTS: Final = 1 << 20
+"""Upper bound on the parts in a segment."""
 
 
 def splits_of(segment: Segment) -> list[tuple[int, Splits]]:
-    """Return the splits of uneven exchanges, with their operation numbers. Parts beyond `MAX_PARTS` are left out."""
+    """Return the splits of uneven exchanges, with their operation numbers. At most `MAX_PARTS` sizes are kept."""
     numbered: list[tuple[int, Splits]] = []
-    room = MAX_PARTS
+    remaining = MAX_PARTS
     for operation in (*segment.ended, *segment.open):
         if operation.splits is not None:
-            room -= len(operation.splits.sent)
-            numbered.append((operation.number, operation.splits if room >= 0 else replace(operation.splits, sent=())))
+            remaining -= len(operation.splits.sent)
+            numbered.append(
+                (operation.number, operation.splits if remaining >= 0 else replace(operation.splits, sent=()))
+            )
     return numbered
 
 
 def pack_splits(splits: Sequence[tuple[int, Splits]]) -> Iterator[bytes]:
-    """Pack the columns."""
+    """Pack the table of uneven exchanges."""
     yield pack([number for number, _ in splits], grows=True)
     yield pack([exchange.largest for _, exchange in splits])
     yield pack([exchange.received for _, exchange in splits])
@@ -153,13 +156,13 @@ def pack_splits(splits: Sequence[tuple[int, Splits]]) -> Iterator[bytes]:
 
 
 def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> tuple[dict[int, Splits], int]:
-    """Unpack the columns.
+    """Unpack the table of uneven exchanges.
 
     Args:
         view: The segment's uncompressed body.
         offset: Offset of the columns.
         rows: Number of exchanges.
-        count: Number of parts of all exchanges.
+        count: Number of parts.
 
     Returns:
         The splits by operation number, and the offset of the next table.

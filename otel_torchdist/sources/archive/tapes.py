@@ -1,4 +1,4 @@
-"""Tapes as segments: a live tape, archived segment by segment, or a whole tape at once for readers of archives."""
+"""Turns tapes into segments: a live tape segment by segment, and a whole tape at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from otel_torchdist.model.history import Activity
-from otel_torchdist.model.naming import lone_run_id
+from otel_torchdist.model.ids import lone_run_id
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.sources.archive.decoding import Columns, decode
 from otel_torchdist.sources.archive.encoding import encode, parts_of
@@ -44,7 +44,7 @@ def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: 
     return Moment(
         taken_ns=now_ns if tape.is_alive() else status.heartbeat_ns,
         wall_offset_ns=status.realtime_ns - status.monotonic_ns,
-        through=cursor.next_number,
+        first_unread=cursor.next_number,
         lost=cursor.lost + status.records_dropped,
         state=status.state,
         failure=(tape.names.text(status.failure) or "") if status.failure else "",
@@ -60,7 +60,7 @@ def read_to_end(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list
     ended: list[Operation] = []
     steps: list[StepMark] = []
     activities: list[Activity] = []
-    for batch in tape.rest():
+    for batch in tape.poll_to_end():
         ended += batch.ended
         steps += batch.steps
         activities += batch.activities_ended
@@ -82,11 +82,12 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
     return [decode(encode(part, tape.names, groups)) for part in parts_of(whole, Archived())]
 
 
-ROWS: Final = 16_384
+MAX_SEGMENT_OPERATIONS: Final = 16_384
 """Number of operations after which a segment is written, about 10 MB as objects. Larger segments do not compress
 better."""
-EVERY_NS: Final = 30_000_000_000
-"""Time between segments. If the node fails, the records since the last segment are lost with the tape in memory."""
+MAX_INTERVAL_NS: Final = 30_000_000_000
+"""Longest time between segments. If the node fails, the records since the last segment are lost with the tape, which
+is in memory."""
 
 
 class TapeArchive:
@@ -98,7 +99,7 @@ class TapeArchive:
         self._writer = writer
         self._names = NamesReader(tape.path.with_suffix(".names"), tape.owner)  # for the writer's thread
         self._status: TapeStatus | None = None
-        self._cut_ns = time.monotonic_ns()
+        self._closed_ns = time.monotonic_ns()
         self._written: tuple[int, frozenset[int], int] | None = None
         self._clear()
 
@@ -107,31 +108,31 @@ class TapeArchive:
         self._steps: list[StepMark] = []
         self._activities: list[Activity] = []
 
-    def resume(self, past: Batch) -> None:
-        """Add records that another reader read before. The writer skips records already archived."""
-        self._take(past)
+    def resume(self, batch: Batch) -> None:
+        """Add records that another reader has read. The writer skips records already archived."""
+        self._add(batch)
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Add a batch. A segment is due after `ROWS` operations, or `EVERY_NS` after the previous segment."""
-        self._take(batch)
+        """Add a batch. Close the segment if it has `MAX_SEGMENT_OPERATIONS`, or is `MAX_INTERVAL_NS` old."""
+        self._add(batch)
         self._status = status
-        is_due = status.run_id and now_ns - self._cut_ns >= EVERY_NS
-        if is_due or len(self._ended) >= ROWS:
-            self._cut(status, now_ns)
+        is_due = status.run_id and now_ns - self._closed_ns >= MAX_INTERVAL_NS
+        if is_due or len(self._ended) >= MAX_SEGMENT_OPERATIONS:
+            self._close_segment(status, now_ns)
 
     def close(self) -> None:
         """Write the remaining records as a last segment."""
         if self._status is not None:
-            self._cut(self._status, time.monotonic_ns())
+            self._close_segment(self._status, time.monotonic_ns())
         self._status = None
 
-    def _take(self, batch: Batch) -> None:
+    def _add(self, batch: Batch) -> None:
         self._ended += batch.ended
         self._steps += batch.steps
         self._activities += batch.activities_ended
 
-    def _cut(self, status: TapeStatus, now_ns: int) -> None:
-        self._cut_ns = now_ns
+    def _close_segment(self, status: TapeStatus, now_ns: int) -> None:
+        self._closed_ns = now_ns
         tape, cursor = self._tape, self._tape.cursor
         segment = Segment(
             origin=origin_of(tape, status),

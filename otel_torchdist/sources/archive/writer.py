@@ -1,9 +1,9 @@
 """Writes segments into an archive, on its own thread: the reader never waits for a file system.
 
-Each segment opens and closes its file: the directory may vanish and come back, and a network file system reports some
-errors only on close. Segments that cannot be written are encoded, kept in memory and retried. Beyond a bound, the
-oldest segments are dropped and counted. `fsync` is never called: segments survive the end of any process, but not a
-failure of the node before its kernel has written them.
+A file is opened and closed for each segment: the directory may vanish and come back, and a network file system
+reports some errors only on close. Segments that cannot be written are encoded, kept in memory and retried. Beyond a
+bound, the oldest segments are dropped and counted. `fsync` is never called: segments survive the end of any
+process, but not a failure of the node before its kernel has written them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.config import Config
+from otel_torchdist.formats import OtherFormatError
 from otel_torchdist.sources.archive.columns import DamagedSegmentError
 from otel_torchdist.sources.archive.decoding import decode
 from otel_torchdist.sources.archive.encoding import encode, parts_of
-from otel_torchdist.sources.archive.places import files_in, folder_of, new_file, read_segment, segments_in
+from otel_torchdist.sources.archive.files import files_in, folder_of, new_file, read_segment, segments_in
 from otel_torchdist.sources.archive.segment import Archived, Segment, SegmentOrigin
 from otel_torchdist.system.files.others import reason
 from otel_torchdist.tape.names.reader import NamesReader
@@ -32,11 +33,14 @@ from otel_torchdist.tape.names.reader import NamesReader
 MAX_QUEUED_ROWS: Final = 131_072
 """Upper bound on queued rows, about 80 MB as objects, reached if the file system hangs."""
 MAX_WAITING_BYTES: Final = 16 << 20
+"""Upper bound on encoded segments that are not written yet."""
 MAX_TAPES: Final = 4096
+"""Upper bound on tapes and folders whose state the writer keeps."""
 FILES: Final = 16
 """Number of files in a node's folder. If a segment does not fit in the folder, the oldest file is removed."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
+"""Seconds until a failed write is retried. The pause doubles after each failure, up to the longest."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
@@ -48,20 +52,20 @@ class _Tape:
 
     Attributes:
         archived: The records archived so far.
-        before: The records archived by another process; None once this process has read later records.
+        archived_elsewhere: The records archived by another process; None once this process has read later records.
         groups: Ids of the groups in `file`.
         file: The file of the last segment, written or not.
     """
 
     archived: Archived
-    before: Archived | None
+    archived_elsewhere: Archived | None
     groups: set[int] = field(default_factory=set[int])
     file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Encoded segments still to be written."""
+class _EncodedSegments:
+    """Encoded segments that are not written yet."""
 
     folder: Path
     content: bytes
@@ -102,9 +106,9 @@ class ArchiveWriter:
         # The thread owns the fields below.
         self._tapes: dict[int, _Tape] = {}
         self._files: dict[Path, Path] = {}
-        self._full: set[Path] = set()
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
+        self._full_folders: set[Path] = set()
+        self._unwritten: deque[_EncodedSegments] = deque()
+        self._unwritten_bytes = 0
         self._pause_s = 0.0
         self._thread = threading.Thread(target=self._run, name="otel-torchdist-archive", daemon=True)
         self._is_started = False
@@ -167,13 +171,13 @@ class ArchiveWriter:
         """Wait for segments, or until the next attempt is due. Return None once the writer is closed."""
         with self._changed:
             if not self._queue and not self._is_closing:
-                self._changed.wait(self._pause_s if self._waiting else None)
+                self._changed.wait(self._pause_s if self._unwritten else None)
             taken = list(self._queue)
             self._queue.clear()
             self._queued = 0
             if taken or not self._is_closing:
                 return taken
-            self._dropped += sum(waiting.operations for waiting in self._waiting)
+            self._dropped += sum(segments.operations for segments in self._unwritten)
             return None
 
     def _encode(self, segment: Segment, names: NamesReader) -> None:
@@ -183,16 +187,16 @@ class ArchiveWriter:
         if tape is None:
             if len(self._tapes) == MAX_TAPES:
                 del self._tapes[next(iter(self._tapes))]  # if the tape continues, its archived part is read again
-            archived = _archived(folder, origin)
+            archived = _archived_part(folder, origin)
             tape = self._tapes[origin.nonce] = _Tape(archived, archived)
-        if tape.before is not None:
-            segment = _without(segment, tape.before)
-            if segment.moment.through >= tape.before.through:
-                tape.before = None
+        if tape.archived_elsewhere is not None:
+            segment = _without(segment, tape.archived_elsewhere)
+            if segment.moment.first_unread >= tape.archived_elsewhere.first_unread:
+                tape.archived_elsewhere = None
             elif not segment.ended:
                 return
             else:
-                moment = dataclasses.replace(segment.moment, through=tape.before.through)
+                moment = dataclasses.replace(segment.moment, first_unread=tape.archived_elsewhere.first_unread)
                 segment = dataclasses.replace(segment, moment=moment)
         file = self._file_of(folder)
         if tape.file != file:
@@ -202,15 +206,15 @@ class ArchiveWriter:
         tape.groups |= groups
         before, tape.archived = (
             tape.archived,
-            Archived(segment.moment.through, segment.open_numbers, tape.archived.operations + len(segment.ended)),
+            Archived(segment.moment.first_unread, segment.open_numbers, tape.archived.operations + len(segment.ended)),
         )
-        *parts, rest = parts_of(segment, before)
-        content = b"".join([*(encode(part, names) for part in parts), encode(rest, names, groups)])
-        self._waiting.append(_Waiting(folder, content, len(segment.ended)))
-        self._waiting_bytes += len(content)
-        while self._waiting_bytes > MAX_WAITING_BYTES and len(self._waiting) > 1:
-            oldest = self._waiting.popleft()
-            self._waiting_bytes -= len(oldest.content)
+        *parts, last_part = parts_of(segment, before)
+        content = b"".join([*(encode(part, names) for part in parts), encode(last_part, names, groups)])
+        self._unwritten.append(_EncodedSegments(folder, content, len(segment.ended)))
+        self._unwritten_bytes += len(content)
+        while self._unwritten_bytes > MAX_WAITING_BYTES and len(self._unwritten) > 1:
+            oldest = self._unwritten.popleft()
+            self._unwritten_bytes -= len(oldest.content)
             with self._changed:
                 self._dropped += oldest.operations
 
@@ -220,16 +224,16 @@ class ArchiveWriter:
         return self._files.get(folder) or self._files.setdefault(folder, new_file(folder))
 
     def _write(self) -> None:
-        while self._waiting:
-            oldest = self._waiting[0]
+        while self._unwritten:
+            oldest = self._unwritten[0]
             try:
                 self._append(oldest)
             except OSError as error:
                 self._files.pop(oldest.folder, None)  # the file may end with part of a segment
                 self._note_failure(error)
                 return
-            self._waiting.popleft()
-            self._waiting_bytes -= len(oldest.content)
+            self._unwritten.popleft()
+            self._unwritten_bytes -= len(oldest.content)
         if self._pause_s:
             _logger.info("%s: the archive is writable again", self._directory)
         self._pause_s = 0.0
@@ -244,8 +248,8 @@ class ArchiveWriter:
             )  # fmt: skip
         self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
 
-    def _append(self, waiting: _Waiting) -> None:
-        folder, content = waiting.folder, waiting.content
+    def _append(self, segments: _EncodedSegments) -> None:
+        folder, content = segments.folder, segments.content
         folder.mkdir(parents=True, exist_ok=True)
         path = self._file_of(folder)
         self._make_room(folder, len(content), path)
@@ -278,8 +282,8 @@ class ArchiveWriter:
                 continue
             path.unlink(missing_ok=True)
             total -= taken
-            if folder not in self._full:
-                self._full = {folder, *list(self._full)[:MAX_TAPES]}
+            if folder not in self._full_folders:
+                self._full_folders = {folder, *list(self._full_folders)[:MAX_TAPES]}
                 _logger.info(
                     "%s: the archive has reached its limit of %d bytes: its oldest segments are removed from now on",
                     folder, self._max_bytes,
@@ -301,13 +305,16 @@ def _without(segment: Segment, archived: Archived) -> Segment:
     )
 
 
-def _archived(folder: Path, origin: SegmentOrigin) -> Archived:
+def _archived_part(folder: Path, origin: SegmentOrigin) -> Archived:
     """Return the part of a tape that another process has archived; an empty part if it cannot be read."""
     with contextlib.suppress(OSError):
         for path, _ in reversed(files_in(folder)):
-            places = [place for place in segments_in(path, []) if place.nonce == origin.nonce]
-            for place in reversed(places):
+            try:
+                locations = [location for location in segments_in(path, []) if location.nonce == origin.nonce]
+            except OtherFormatError:  # the records of another version are archived again, so this version reads them
+                continue
+            for location in reversed(locations):
                 with contextlib.suppress(OSError, DamagedSegmentError):
-                    last = decode(read_segment(place))
-                    return Archived(last.moment.through, last.open_numbers, last.archived)
+                    last = decode(read_segment(location))
+                    return Archived(last.moment.first_unread, last.open_numbers, last.archived)
     return Archived()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.model.naming import name_ranks, readable
+from otel_torchdist.model.text import name_ranks, readable
 from otel_torchdist.sources.evidence.facts import (
     BarrierArrival,
     CallMismatch,
@@ -32,8 +32,10 @@ def combine(statements: Sequence[Statement]) -> list[Statement]:
     combined = [statement for statement in statements if not isinstance(statement.fact, replaced)]
     combined += _barriers([statement for statement in statements if isinstance(statement.fact, BarrierArrival)])
     combined += _different_calls([statement for statement in statements if isinstance(statement.fact, CallMismatch)])
-    combined += _behind([statement for statement in statements if isinstance(statement.fact, LaggingRanks)], statements)
-    combined += _holders([statement for statement in statements if isinstance(statement.fact, StoreWait)])
+    combined += _lagging_ranks(
+        [statement for statement in statements if isinstance(statement.fact, LaggingRanks)], statements
+    )
+    combined += _missing_writers([statement for statement in statements if isinstance(statement.fact, StoreWait)])
     return combined
 
 
@@ -52,27 +54,37 @@ def _barriers(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def _barrier(key: str, arrivals: Sequence[tuple[Statement, BarrierArrival]]) -> Iterator[Statement]:
     """Yield statements on a barrier that nobody has left: the missing ranks if certain, otherwise the counts."""
-    first = replace(_anonymous(arrivals[0][0]), kind=StatementKind.MISSING_AT_STORE, label="the store")
+    template = replace(_anonymous(arrivals[0][0]), kind=StatementKind.MISSING_AT_STORE, label="the store")
     size, joined = max(fact.size for _, fact in arrivals), max(fact.joined for _, fact in arrivals)
-    came = sorted({fact.rank for _, fact in arrivals})
+    arrived = sorted({fact.rank for _, fact in arrivals})
     if not size or joined == size:
-        text = f"{_has(came)} come to '{key}'" + (f", as all {size} have" if size else "")
-        yield replace(first, kind=StatementKind.AT_STORE, text=text)
+        text = f"{_ranks_have(arrived)} reached the barrier '{key}'" + (f", as all {size} have" if size else "")
+        yield replace(template, kind=StatementKind.AT_STORE, text=text)
         return
-    count = f"{joined} of {size} ranks have come to '{key}'"
+    count = f"{joined} of {size} ranks have reached the barrier '{key}'"
     if joined > size:
         text = f"{count}: more than exist, so an earlier attempt probably used the same store"
-        yield replace(first, text=text)
+        yield replace(template, text=text)
         return
-    missing = [rank for rank in range(size) if rank not in came]
-    if len(missing) == size - joined <= MAX_NAMED and came[-1] < size:
+    missing = [rank for rank in range(size) if rank not in arrived]
+    if len(missing) == size - joined <= MAX_NAMED and arrived[-1] < size:
         for rank in missing:
-            yield replace(first, rank=rank, text=f"has not come: {count}, {name_ranks(came)} wait there")
+            yield replace(
+                template, rank=rank, text=f"has not arrived: {count}, where {name_ranks(arrived)} {_wait(arrived)}"
+            )
         return
-    yield replace(first, text=f"{count}; {_has(came)} said so, the others are unknown")
+    yield replace(template, text=f"{count}; only {name_ranks(arrived)} {_are(arrived)} known to have arrived")
 
 
-def _has(ranks: Sequence[int]) -> str:
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _ranks_have(ranks: Sequence[int]) -> str:
     return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
@@ -80,35 +92,35 @@ def _has(ranks: Sequence[int]) -> str:
 
 
 def _different_calls(statements: Sequence[Statement]) -> Iterator[Statement]:
-    by_place: dict[int | None, list[Statement]] = {}
+    by_sequence: dict[int | None, list[Statement]] = {}
     for statement in statements:
         if isinstance(statement.fact, CallMismatch):
-            by_place.setdefault(statement.fact.own.sequence, []).append(statement)
-    for reports in by_place.values():
+            by_sequence.setdefault(statement.fact.own.sequence, []).append(statement)
+    for reports in by_sequence.values():
         yield from _different_calls_at(reports)
 
 
 def _different_calls_at(reports: Sequence[Statement]) -> Iterator[Statement]:
     calls = _calls(report.fact for report in reports if isinstance(report.fact, CallMismatch))
-    parties: dict[str, list[int]] = {}
+    ranks_by_call: dict[str, list[int]] = {}
     for rank, call in sorted(calls.items()):
-        parties.setdefault(call.text, []).append(rank)
-    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+        ranks_by_call.setdefault(call.text, []).append(rank)
+    ordered = sorted(ranks_by_call.items(), key=lambda item: (-len(item[1]), item[1]))
     sequence = next((call.sequence for call in calls.values() if call.sequence is not None), None)
     where = "" if sequence is None else f" as #{sequence} of its group"
-    first = _anonymous(reports[0])
+    template = _anonymous(reports[0])
     are_global = _are_global(
         (report.rank, report.fact.own.rank) for report in reports if isinstance(report.fact, CallMismatch)
     )
     if len(ordered) < 2 or len(ordered[0][1]) == len(ordered[1][1]):
-        text = "; ".join(f"{name_ranks(ranks)} {_calls_it(ranks)} {call}" for call, ranks in ordered)
-        yield replace(first, text=readable(f"ranks disagree{where.replace(' as ', ' on ')}: {text}", MAX_TEXT))
+        text = "; ".join(f"{name_ranks(ranks)} {_call_verb(ranks)} {call}" for call, ranks in ordered)
+        yield replace(template, text=readable(f"ranks disagree{where.replace(' as ', ' on ')}: {text}", MAX_TEXT))
         return
-    majority, many = ordered[0]
+    majority, majority_ranks = ordered[0]
     for call, ranks in ordered[1:]:
-        text = f"calls {call}{where}, where {name_ranks(many)} {_calls_it(many)} {majority}"
+        text = f"calls {call}{where}, where {name_ranks(majority_ranks)} {_call_verb(majority_ranks)} {majority}"
         for rank in ranks[:MAX_NAMED]:
-            yield _of_rank(replace(first, text=readable(text, MAX_TEXT)), rank, are_global)
+            yield _of_rank(replace(template, text=readable(text, MAX_TEXT)), rank, are_global)
 
 
 def _calls(facts: Iterable[CallMismatch]) -> dict[int, FingerprintedCall]:
@@ -124,14 +136,14 @@ def _calls(facts: Iterable[CallMismatch]) -> dict[int, FingerprintedCall]:
     return calls
 
 
-def _calls_it(ranks: Sequence[int]) -> str:
+def _call_verb(ranks: Sequence[int]) -> str:
     return "calls" if len(ranks) == 1 else "call"
 
 
 # --- ranks named by another rank ---------------------------------------------------------------------------------
 
 
-def _behind(reports: Sequence[Statement], statements: Sequence[Statement]) -> Iterator[Statement]:
+def _lagging_ranks(reports: Sequence[Statement], statements: Sequence[Statement]) -> Iterator[Statement]:
     """Yield the ranks named in desync reports; as global ranks if the default group timed out."""
     failed = [
         statement
@@ -139,43 +151,45 @@ def _behind(reports: Sequence[Statement], statements: Sequence[Statement]) -> It
         if isinstance(statement.fact, ReportedProgress) and statement.fact.failed is not None
     ]
     for report in reports:
-        near = [statement for statement in failed if statement.source.path == report.source.path]
+        same_file = [statement for statement in failed if statement.source.path == report.source.path]
         # A report does not name its group, but the next line of the same watchdog does.
-        nearest = min(near, key=lambda statement: _distance(report, statement), default=None)
-        mark = nearest.group if nearest is not None else None
+        nearest = min(same_file, key=lambda statement: _distance(report, statement), default=None)
+        group = nearest.group if nearest is not None else None
         for rank in report.fact.ranks[:MAX_NAMED] if isinstance(report.fact, LaggingRanks) else ():
-            yield _of_rank(_anonymous(report), rank, mark is not None and mark.is_default, mark)
+            yield _of_rank(_anonymous(report), rank, group is not None and group.is_default, group)
 
 
 def _distance(report: Statement, statement: Statement) -> tuple[bool, int]:
     return statement.source.line < report.source.line, abs(statement.source.line - report.source.line)
 
 
-def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
+def _missing_writers(waiting: Sequence[Statement]) -> Iterator[Statement]:
     """Yield each rank that has not stored NCCL's id in the store although other ranks wait for it."""
     timed_out = [
         statement for statement in waiting if isinstance(statement.fact, StoreWait) and statement.fact.is_timeout
     ]
-    by_holder: dict[int, list[Statement]] = {}
+    by_writer: dict[int, list[Statement]] = {}
     for statement in timed_out:
         if isinstance(statement.fact, StoreWait):
-            by_holder.setdefault(statement.fact.holder, []).append(statement)
-    for holder, waits in by_holder.items():
-        pairs = [(wait.rank, wait.fact.waits) for wait in waits if isinstance(wait.fact, StoreWait)]
+            by_writer.setdefault(statement.fact.writer, []).append(statement)
+    for writer, waits in by_writer.items():
+        pairs = [(wait.rank, wait.fact.waiter) for wait in waits if isinstance(wait.fact, StoreWait)]
         ranks = sorted({rank for _, rank in pairs})
-        verb = "waits" if len(ranks) == 1 else "wait"
-        text = f"has not given NCCL's id to its group: {name_ranks(ranks)} {verb} for it"
-        first = replace(_anonymous(waits[0]), kind=StatementKind.MISSING_AT_STORE, text=text)
-        yield _of_rank(first, holder, _are_global(pairs))
+        text = f"has not given NCCL's id to its group: {name_ranks(ranks)} {_wait(ranks)} for it"
+        template = replace(_anonymous(waits[0]), kind=StatementKind.MISSING_AT_STORE, text=text)
+        yield _of_rank(template, writer, _are_global(pairs))
 
 
 def _are_global(pairs: Iterable[tuple[int | None, int]]) -> bool:
-    """Return whether ranks in a group are global ranks, by the pairs of both ranks that members report.
+    """Return whether the ranks within a group are global ranks.
 
     Rank 0 alone proves nothing: it is rank 0 in each of its groups.
+
+    Args:
+        pairs: For each report its author's global rank, or None if unknown, and its author's rank within the group.
     """
-    known = [(rank, in_group) for rank, in_group in pairs if rank is not None]
-    return all(rank == in_group for rank, in_group in known) and any(rank for rank, _ in known)
+    with_rank = [(rank, in_group) for rank, in_group in pairs if rank is not None]
+    return all(rank == in_group for rank, in_group in with_rank) and any(rank for rank, _ in with_rank)
 
 
 def _anonymous(statement: Statement) -> Statement:
@@ -184,6 +198,7 @@ def _anonymous(statement: Statement) -> Statement:
 
 
 def _of_rank(statement: Statement, rank: int, is_global: bool, group: GroupMark | None = None) -> Statement:
+    """Return the statement about a rank, which is a global rank or a rank within a group."""
     if is_global:
         return replace(statement, rank=rank)
     mark = group or GroupMark("", "", rank)

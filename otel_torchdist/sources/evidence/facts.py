@@ -6,9 +6,9 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.lives import name_signal
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.lives import name_signal
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ProcessExit:
     error: str = ""
 
     @property
-    def way(self) -> str:
+    def outcome(self) -> str:
         """Signal or exit code as text: `SIGKILL`, `exit code 1`."""
         return self.signal or f"exit code {self.exit_code}"
 
@@ -118,13 +118,13 @@ class ProcessStacks:
     """The stacks of a process.
 
     Attributes:
-        holds_gil: Native id of the thread that held the GIL; None without one, or if unknown.
+        gil_holder: Native id of the thread that held the GIL; None without one, or if unknown.
         command: Its command line, or ''.
         crash: Cause of its crash, as written by faulthandler; '' for a live process.
     """
 
     threads: tuple[ThreadStack, ...]
-    holds_gil: int | None = None
+    gil_holder: int | None = None
     command: str = ""
     crash: str = ""
 
@@ -137,13 +137,13 @@ class LaunchCount:
         communicator: Hash of the communicator.
         operation: `AllReduce`, …; '' before NCCL 2.26, which counts all kinds together.
         count: Operations launched by this rank.
-        others: Operations launched by most other ranks.
+        usual_count: Operations launched by most other ranks.
     """
 
     communicator: str
     operation: str
     count: int
-    others: int
+    usual_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +218,13 @@ class StoreWait:
     """A rank's wait for a value that another rank writes to the store.
 
     Attributes:
-        waits: The waiting rank, within its group.
-        holder: The rank within that group that must write the value.
+        waiter: The waiting rank, within its group.
+        writer: The rank within that group that must write the value.
         is_timeout: Whether the wait timed out. Otherwise the connection to the store was lost.
     """
 
-    waits: int
-    holder: int
+    waiter: int
+    writer: int
     is_timeout: bool
 
 
@@ -243,12 +243,13 @@ Fact = (
 )
 
 
-_BY_SHELL: Final = 128
+_SHELL_OFFSET: Final = 128
+"""Shells report a signal as this number plus the signal."""
 _SIGNALS: Final = frozenset(map(int, signal.Signals))
 
 
-def ended(code: int, is_first: bool = False, error_file: str = "", error: str = "") -> ProcessExit:
-    """Return the exit of a process from a launcher's exit code: negative for a signal, or 128 + signal from a shell."""
-    number = -code if code < 0 else code - _BY_SHELL
+def exit_from_code(code: int, is_first: bool = False, error_file: str = "", error: str = "") -> ProcessExit:
+    """Convert a launcher's exit code, which is negative for a signal."""
+    number = -code if code < 0 else code - _SHELL_OFFSET
     name = name_signal(number) if code < 0 or number in _SIGNALS else ""
     return ProcessExit(None if name else code, name, is_first, error_file, error)

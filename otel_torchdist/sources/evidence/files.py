@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from pathlib import Path, PurePath
 from typing import BinaryIO, Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import ProcessExit
 from otel_torchdist.sources.evidence.log import read_log
 from otel_torchdist.sources.evidence.statements import Evidence, Statement, StatementKind
@@ -20,7 +20,7 @@ from otel_torchdist.system.files.unpacking import UnpackBudget
 
 # Ranks are never guessed: a label, process id or file identifies a rank only if all statements agree on it.
 
-_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.=]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.=]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _ERROR_FILE_PARTS: Final = 4
 """Last path components compared: `<run>/attempt_0/<local rank>/error.json`. Folders above may have been moved."""
 
@@ -28,18 +28,18 @@ _ERROR_FILE_PARTS: Final = 4
 def rank_in_name(path: str) -> int | None:
     """Return the rank in the name of a file or its folder; None if there is none, or several."""
     parts = PurePath(path).parts[-2:]
-    ranks = {int(match["rank"]) for part in parts for match in _IN_NAME.finditer(part)}
+    ranks = {int(match["rank"]) for part in parts for match in _RANK_IN_NAME.finditer(part)}
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def resolved(statements: Sequence[Statement]) -> tuple[list[Statement], list[str]]:
+def resolve_ranks(statements: Sequence[Statement]) -> tuple[list[Statement], list[str]]:
     """Return the statements with ranks filled in where possible, and a line for each contradiction."""
     index = _RankIndex(statements)
     attributed = [
         statement if statement.rank is not None else dataclasses.replace(statement, rank=index.rank_of(statement))
         for statement in statements
     ]
-    return attributed, [*index.contradictions, *_different_ends(attributed)]
+    return attributed, [*index.contradictions, *_contradicting_exits(attributed)]
 
 
 class _RankIndex:
@@ -48,20 +48,20 @@ class _RankIndex:
     def __init__(self, statements: Sequence[Statement]) -> None:
         stated = [statement for statement in statements if statement.rank is not None]
         by_file: dict[Hashable, set[int]] = {}
-        by_sign: dict[Hashable, set[int]] = {}
+        by_key: dict[Hashable, set[int]] = {}
         for statement in stated:
-            for sign in _signs(statement):
-                by_sign.setdefault(sign, set()).add(statement.rank or 0)
+            for key in _rank_keys(statement):
+                by_key.setdefault(key, set()).add(statement.rank or 0)
             by_file.setdefault(statement.source.path, set()).add(statement.rank or 0)
         self.contradictions: list[str] = []
         self._named: dict[str, int] = {}
-        self._ranks = {sign: ranks.copy().pop() for sign, ranks in by_sign.items() if len(ranks) == 1}
+        self._ranks = {key: ranks.copy().pop() for key, ranks in by_key.items() if len(ranks) == 1}
         for path in sorted({statement.source.path for statement in statements}):
-            named, inside = rank_in_name(path), by_file.get(path, set[int]())
+            named, stated_ranks = rank_in_name(path), by_file.get(path, set[int]())
             if named is None:
                 continue
-            if inside - {named}:
-                others = ", ".join(map(str, sorted(inside)[:8]))
+            if stated_ranks - {named}:
+                others = ", ".join(map(str, sorted(stated_ranks)[:8]))
                 self.contradictions.append(
                     f"{path}: its name says rank {named}, its lines say rank {others}: the lines take precedence"
                 )
@@ -69,14 +69,14 @@ class _RankIndex:
                 self._named[path] = named
 
     def rank_of(self, statement: Statement) -> int | None:
-        ranks = {self._ranks[sign] for sign in _signs(statement) if sign in self._ranks}
+        ranks = {self._ranks[key] for key in _rank_keys(statement) if key in self._ranks}
         # A line about a rank that missed a barrier is written by another rank.
         if statement.source.path in self._named and statement.kind is not StatementKind.NOT_REACHED:
             ranks.add(self._named[statement.source.path])
         return ranks.pop() if len(ranks) == 1 else None
 
 
-def _signs(statement: Statement) -> Iterator[Hashable]:
+def _rank_keys(statement: Statement) -> Iterator[Hashable]:
     """Yield keys that may identify the rank of a statement."""
     path = statement.source.path
     if statement.label:
@@ -89,15 +89,15 @@ def _signs(statement: Statement) -> Iterator[Hashable]:
         yield "error file", PurePath(path).parts[-_ERROR_FILE_PARTS:]
 
 
-def _different_ends(statements: Iterable[Statement]) -> Iterator[str]:
-    ends: dict[int, dict[str, Statement]] = {}
+def _contradicting_exits(statements: Iterable[Statement]) -> Iterator[str]:
+    by_rank: dict[int, dict[str, Statement]] = {}
     for statement in statements:
         if isinstance(statement.fact, ProcessExit) and statement.rank is not None:
-            ends.setdefault(statement.rank, {}).setdefault(statement.fact.way, statement)
-    for rank, ways in sorted(ends.items()):
-        if len(ways) > 1:
-            exits = "; ".join(f"{way} ({statement.source.text})" for way, statement in ways.items())
-            yield f"rank {rank} has {len(ways)} different exits: {exits}. Are these several attempts?"
+            by_rank.setdefault(statement.rank, {}).setdefault(statement.fact.outcome, statement)
+    for rank, outcomes in sorted(by_rank.items()):
+        if len(outcomes) > 1:
+            exits = "; ".join(f"{outcome} ({statement.source.text})" for outcome, statement in outcomes.items())
+            yield f"rank {rank} has {len(outcomes)} different exits: {exits}. Are these several attempts?"
 
 
 HEAD_BYTES: Final = 64 << 10
@@ -118,11 +118,11 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     statements: list[Statement] = []
     warnings: list[str] = []
     unrecognized: list[str] = []
-    allowance = UnpackBudget()
+    budget = UnpackBudget()
     for path in paths:
         name = readable(str(path))
         try:
-            file_statements, problems = read_file(path, allowance)
+            file_statements, problems = read_file(path, budget)
         except OSError as error:
             warnings.append(f"{name}: {reason(error)}")
             continue
@@ -130,16 +130,16 @@ def read_files(paths: Iterable[Path]) -> Evidence:
         warnings += problems
         if not file_statements and not problems:
             unrecognized.append(name)
-    attributed, contradictions = resolved(statements)
+    attributed, contradictions = resolve_ranks(statements)
     return Evidence(tuple(attributed), (*warnings, *contradictions), tuple(unrecognized))
 
 
-def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
+def read_file(path: Path, budget: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
     """Read one file.
 
     Args:
         path: The file.
-        allowance: Remaining budget for decompressed bytes; None for the budget of a single log.
+        budget: Remaining budget for decompressed bytes; None for the budget of a single log.
 
     Returns:
         Its statements, and a line for each problem. Both are empty for a file of an unknown tool.
@@ -153,17 +153,17 @@ def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[S
         stream.seek(0)
         if head.startswith((_PICKLE, *_ARCHIVES)) or not head:
             return [], []
-        if head.lstrip()[:1] in _JSON and (statements := _json(stream, name)):
+        if head.lstrip()[:1] in _JSON and (statements := _read_json(stream, name)):
             return statements, []
         stream.seek(0)
         text = head.decode("utf-8", "replace")
         for is_text, read in ((py_spy.is_text, py_spy.statements_of_text), (ras.is_text, ras.statements_of_text)):
             if is_text(text):
-                return _whole(stream, name, read)
-        return read_log(stream, name, allowance)
+                return _read_whole(stream, name, read)
+        return read_log(stream, name, budget)
 
 
-def _json(stream: BinaryIO, name: str) -> list[Statement]:
+def _read_json(stream: BinaryIO, name: str) -> list[Statement]:
     content = stream.read(MAX_WHOLE_BYTES + 1)
     if len(content) > MAX_WHOLE_BYTES:
         return []
@@ -173,7 +173,7 @@ def _json(stream: BinaryIO, name: str) -> list[Statement]:
     return py_spy.statements_of_json(content, name) or ras.statements_of_json(content, name)
 
 
-def _whole(stream: BinaryIO, name: str, read: _Reader) -> tuple[list[Statement], list[str]]:
+def _read_whole(stream: BinaryIO, name: str, read: _Reader) -> tuple[list[Statement], list[str]]:
     content = stream.read(MAX_WHOLE_BYTES + 1)
     problems = [f"{name}: only its first {MAX_WHOLE_BYTES} bytes are read"] if len(content) > MAX_WHOLE_BYTES else []
     return list(read(content[:MAX_WHOLE_BYTES].decode("utf-8", "replace"), name)), problems

@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.judge.world.places import thread_to_show, user_frame
 from otel_torchdist.model.code_owner import FrameOwner, owner_of
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.sources.evidence.combining import combine
 from otel_torchdist.sources.evidence.facts import (
     OperationTimeout,
@@ -42,18 +42,18 @@ class ToolFinding:
     Attributes:
         kind: The subject.
         ranks: Global ranks, ascending.
-        others: Authors without a known rank: `process 12`, `local rank 3`, …
+        unidentified: Authors without a known rank: `process 12`, `local rank 3`, …
         text: The message, without the parts that differ between ranks.
         frame: A line of the job's code that belongs to it; None if there is none.
         is_call: Whether `frame` is the call site of the operation in the message.
-        source: Place of the first statement.
+        source: File and line of the first statement.
         count: Number of statements.
         is_first: Whether a launcher observed this failure before all others.
     """
 
     kind: StatementKind
     ranks: tuple[int, ...]
-    others: tuple[str, ...]
+    unidentified: tuple[str, ...]
     text: str
     frame: CallSiteName | None
     is_call: bool
@@ -75,7 +75,7 @@ def findings_of(statements: Iterable[Statement]) -> list[ToolFinding]:
         is_call = statement.kind is StatementKind.TIMED_OUT and statement.rank is not None
         frame = call_sites.get(statement.rank or 0) if is_call else frame_of(statement)
         if statement.kind is not StatementKind.CALLED:
-            groups.setdefault((statement.kind, described(statement), frame, _is_first(statement)), []).append(statement)
+            groups.setdefault((statement.kind, describe(statement), frame, _is_first(statement)), []).append(statement)
     findings = [_finding(*key, group) for key, group in groups.items()]
     order = list(StatementKind)
     return sorted(
@@ -96,7 +96,7 @@ def _finding(
     return ToolFinding(
         kind=kind,
         ranks=tuple(sorted({statement.rank for statement in group if statement.rank is not None})),
-        others=tuple(sorted({_author(statement) for statement in group if statement.rank is None})),
+        unidentified=tuple(sorted({_author(statement) for statement in group if statement.rank is None})),
         text=text,
         frame=frame,
         is_call=_is_call(group[0]),
@@ -126,18 +126,20 @@ def _with_causes_first(statements: Sequence[Statement]) -> list[Statement]:
 
     If the rank listed first failed only because it lost a peer, another failure of the same second came first.
     """
-    rows = [statement for statement in statements if _is_of_table(statement)]
-    causes = {_second(statement) for statement in rows if _has_own_error(statement)}
-    wrong = {_second(statement) for statement in rows if _has_lost_peer(statement) and _is_first(statement)} & causes
+    rows = [statement for statement in statements if _is_table_row(statement)]
+    causes = {_file_and_second(statement) for statement in rows if _has_own_error(statement)}
+    corrected = {
+        _file_and_second(statement) for statement in rows if _has_lost_peer(statement) and _is_first(statement)
+    } & causes
     return [
-        _as_first(statement, _has_own_error(statement))
-        if _is_of_table(statement) and _second(statement) in wrong
+        _with_is_first(statement, _has_own_error(statement))
+        if _is_table_row(statement) and _file_and_second(statement) in corrected
         else statement
         for statement in statements
     ]
 
 
-def _second(statement: Statement) -> tuple[str, str]:
+def _file_and_second(statement: Statement) -> tuple[str, str]:
     """Return the file and the time, in whole seconds, of a row of a launcher's table."""
     return statement.source.path, statement.time
 
@@ -158,7 +160,7 @@ def _has_own_error(statement: Statement) -> bool:
     return bool(fact.error or (fact.signal and fact.signal not in _LAUNCHER_SIGNALS))
 
 
-def _as_first(statement: Statement, is_first: bool) -> Statement:
+def _with_is_first(statement: Statement, is_first: bool) -> Statement:
     return (
         replace(statement, fact=replace(statement.fact, is_first=is_first))
         if isinstance(statement.fact, ProcessExit)
@@ -171,21 +173,21 @@ def _without_duplicates(statements: Sequence[Statement]) -> Iterable[Statement]:
     raised = {
         (statement.rank, statement.source.path) for statement in statements if statement.kind is StatementKind.RAISED
     }
-    crashed = {statement.source for statement in statements if statement.kind is StatementKind.STACKS}
-    explained = {
+    with_stacks = {statement.source for statement in statements if statement.kind is StatementKind.STACKS}
+    explained = {  # logs in which the message of the C++ exception follows
         _origin(statement)
         for statement in statements
         if statement.kind is StatementKind.CRASHED and statement.text.startswith("terminated by")
     }
-    ends = {
-        (statement.pid, statement.fact.way)
+    table_exits = {
+        (statement.pid, statement.fact.outcome)
         for statement in statements
-        if _is_of_table(statement) and isinstance(statement.fact, ProcessExit)
+        if _is_table_row(statement) and isinstance(statement.fact, ProcessExit)
     }
     for statement in statements:
         if statement.text.startswith("gloo: ") and (statement.rank, statement.source.path) in raised:
             continue
-        if statement.kind is StatementKind.CRASHED and statement.source in crashed:
+        if statement.kind is StatementKind.CRASHED and statement.source in with_stacks:
             continue
         if (
             statement.kind is StatementKind.CRASHED
@@ -195,8 +197,8 @@ def _without_duplicates(statements: Sequence[Statement]) -> Iterable[Statement]:
             continue
         if (
             isinstance(statement.fact, ProcessExit)
-            and not _is_of_table(statement)
-            and (statement.pid, statement.fact.way) in ends
+            and not _is_table_row(statement)
+            and (statement.pid, statement.fact.outcome) in table_exits
         ):
             continue
         yield statement
@@ -206,24 +208,24 @@ def _origin(statement: Statement) -> tuple[str, str]:
     return statement.source.path, statement.label
 
 
-def _is_of_table(statement: Statement) -> bool:
+def _is_table_row(statement: Statement) -> bool:
     """Return whether a statement is a row of torchrun's table, which has the rank, unlike the log line before it."""
     return statement.kind is StatementKind.ENDED and statement.text.startswith("rank ")
 
 
-def described(statement: Statement) -> str:
+def describe(statement: Statement) -> str:
     """Return the text of a statement without the parts that differ between ranks."""
     fact = statement.fact
     if isinstance(fact, OperationTimeout) and fact.operation:
-        place = f" #{fact.sequence}" if fact.sequence is not None else ""
-        return f"{fact.operation}{place}{_of_group(statement)} timed out after {fact.timeout_ms / 1000:g} s"
+        number = f" #{fact.sequence}" if fact.sequence is not None else ""
+        return f"{fact.operation}{number}{_of_group(statement)} timed out after {fact.timeout_ms / 1000:g} s"
     if isinstance(fact, ReportedProgress):
         return f"had enqueued up to #{fact.enqueued} and completed up to #{fact.completed}{_of_group(statement)}"
     if isinstance(fact, ProcessExit):
         # Only the first exit's exception is the cause. The exceptions of other ranks are separate statements.
-        return f"ended with {fact.way}" + (f", after {_plain(fact.error)}" if fact.error and fact.is_first else "")
+        return f"ended with {fact.outcome}" + (f", after {_plain(fact.error)}" if fact.error and fact.is_first else "")
     if isinstance(fact, ProcessStacks):
-        return f"crashed: {fact.crash}" if fact.crash else _within(fact)
+        return f"crashed: {fact.crash}" if fact.crash else _describe_stacks(fact)
     return _plain(statement.text)
 
 
@@ -238,7 +240,7 @@ def _of_group(statement: Statement) -> str:
     return f" of {group.description or f'group {group.uid}'}" if group and (group.description or group.uid) else ""
 
 
-def _within(stacks: ProcessStacks) -> str:
+def _describe_stacks(stacks: ProcessStacks) -> str:
     operation = collective_of(stacks)
     return f"in {operation}" if operation else "in no operation of torch.distributed"
 
@@ -267,7 +269,7 @@ def shown_thread(stacks: ProcessStacks) -> ThreadStack | None:
     # Operations release the GIL while they wait, so the holder of the GIL does not block them.
     if main is None or _collective_in(main):
         return main
-    return thread_to_show(stacks.threads, stacks.holds_gil)
+    return thread_to_show(stacks.threads, stacks.gil_holder)
 
 
 def _collective_in(thread: ThreadStack) -> str:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.processes.cgroups import kills_so_far
 from otel_torchdist.node.processes.state import RUNNING, call_of
 from otel_torchdist.sources.evidence import live_recorder
-from otel_torchdist.sources.evidence.live_ranks import LiveProcess, below, find_ranks
+from otel_torchdist.sources.evidence.live_ranks import LiveProcess, descendants_of, find_ranks
 from otel_torchdist.sources.evidence.statements import Statement
 from otel_torchdist.sources.evidence.texts import py_spy
 
@@ -71,7 +71,7 @@ class KernelView:
         return ", ".join(parts)
 
 
-def view_of(pid: int) -> KernelView:
+def kernel_view_of(pid: int) -> KernelView:
     """Return the state of a process. Fields that may not be read are left empty."""
     folder = Path(f"/proc/{pid}")
     states = [_state(task) for task in _listed(folder / "task")]
@@ -133,14 +133,14 @@ class LiveJob:
         ranks: By ascending rank; processes of unknown rank last.
         dumps: Paths of flight recorder dumps that the ranks have written.
         answers: Flight recorder contents from the debug server, as JSON by rank.
-        asked_ns: Time of the request to the debug server, in nanoseconds since the epoch.
+        requested_ns: Time of the request to the debug server, in nanoseconds since the epoch.
         warnings: A line for each failure to inspect.
     """
 
     ranks: tuple[LiveRank, ...]
     dumps: tuple[Path, ...]
     answers: Mapping[int, bytes]
-    asked_ns: int
+    requested_ns: int
     warnings: tuple[str, ...]
 
     @property
@@ -149,7 +149,7 @@ class LiveJob:
         return max((rank.process.world_size for rank in self.ranks), default=0)
 
     @property
-    def elsewhere(self) -> tuple[int, ...]:
+    def ranks_elsewhere(self) -> tuple[int, ...]:
         """Ranks of the job without a process in `ranks`, ascending."""
         seen = {rank.process.rank for rank in self.ranks}
         return tuple(rank for rank in range(self.world_size) if rank not in seen)
@@ -160,7 +160,7 @@ class LiveJob:
         return [rank.stacks for rank in self.ranks if rank.stacks is not None]
 
 
-def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
+def inspect_job(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
     """Inspect the ranks among these processes and their descendants.
 
     Args:
@@ -180,10 +180,12 @@ def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
                 warnings.append(f"no stacks of process {process.pid}: py-spy: {reason}")
             else:
                 stacks = dataclasses.replace(stacks, rank=process.rank, local_rank=process.local_rank)
-        ranks.append(LiveRank(process, view_of(process.pid), stacks))
+        ranks.append(LiveRank(process, kernel_view_of(process.pid), stacks))
     answers: Mapping[int, bytes] = {}
-    asked_ns = time.time_ns()
-    if live_recorder.has_debug_server([*processes, *(child for process in processes for child in below(process.pid))]):
+    requested_ns = time.time_ns()
+    if live_recorder.has_debug_server(
+        [*processes, *(child for process in processes for child in descendants_of(process.pid))]
+    ):
         answers, problem = live_recorder.ask_debug_server()
         warnings += [problem] if problem else []
     dumps: list[Path] = []
@@ -191,4 +193,4 @@ def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
         dumps, problems = live_recorder.request_dumps(processes)
         warnings += problems
     written = [path for process in processes for path in live_recorder.dumps_of(process)]
-    return LiveJob(tuple(ranks), tuple(dict.fromkeys([*dumps, *written])), answers, asked_ns, tuple(warnings))
+    return LiveJob(tuple(ranks), tuple(dict.fromkeys([*dumps, *written])), answers, requested_ns, tuple(warnings))

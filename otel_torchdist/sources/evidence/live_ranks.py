@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.processes.endings import MAX_ENVIRONMENT
 
 MAX_PROCESSES: Final = 4_096
 MAX_DEPTH: Final = 16
+"""Upper bound on the generations of descendants."""
 _PROC: Final = Path("/proc")
 _RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-KEPT: Final = frozenset(
+KEPT_VARIABLES: Final = frozenset(
     {
         *_RANKS,
         "LOCAL_RANK",
@@ -34,7 +35,7 @@ KEPT: Final = frozenset(
         "TORCHELASTIC_ERROR_FILE",
     }
 )
-"""Environment variables that are kept. Others may hold secrets."""
+"""Environment variables that are read. Others may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class LiveProcess:
         rank: Global rank; None if its environment does not state one.
         local_rank: Rank on this node; None if unknown.
         world_size: Ranks of the job; 0 if unknown.
-        variables: The variables of its environment in `KEPT`; empty if it cannot be read.
+        variables: The variables of its environment in `KEPT_VARIABLES`; empty if it cannot be read.
     """
 
     pid: int
@@ -77,13 +78,13 @@ def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
         if problem:
             problems.append(problem)
             continue
-        for process in _from(pid, parents, children):
+        for process in _ranks_near(pid, parents, children):
             ranks[process.pid] = process
     by_rank = sorted(ranks.values(), key=lambda process: (process.rank is None, process.rank or 0, process.pid))
     return by_rank, problems
 
 
-def below(pid: int) -> list[LiveProcess]:
+def descendants_of(pid: int) -> list[LiveProcess]:
     """Return all descendants of a process."""
     parents = _parents()
     pids = [pid]
@@ -105,20 +106,21 @@ def _refusal(pid: int, parents: Mapping[int, int]) -> str:
     return "" if pid in parents else f"process {pid} does not exist"
 
 
-def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]]) -> list[LiveProcess]:
+def _ranks_near(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]]) -> list[LiveProcess]:
+    """Return the rank that a process belongs to; of a launcher, the ranks below it."""
     process = _process(pid, parents)
     if process.rank is not None:
         return [_topmost(process, parents)]
-    below: list[LiveProcess] = []
-    waiting = list(children.get(pid, ()))
-    while waiting and len(below) < MAX_PROCESSES:
-        child = _process(waiting.pop(0), parents)
-        below.append(child)
+    descendants: list[LiveProcess] = []
+    unvisited = list(children.get(pid, ()))
+    while unvisited and len(descendants) < MAX_PROCESSES:
+        child = _process(unvisited.pop(0), parents)
+        descendants.append(child)
         if child.rank is None:
-            waiting += children.get(child.pid, ())
-    ranks = [child for child in below if child.rank is not None]
+            unvisited += children.get(child.pid, ())
+    ranks = [child for child in descendants if child.rank is not None]
     # Without any `RANK`, a launcher cannot be distinguished from a rank with helpers: return all.
-    return ranks or [process, *(child for child in below if child.parent == pid and "python" in child.command)]
+    return ranks or [process, *(child for child in descendants if child.parent == pid and "python" in child.command)]
 
 
 def _topmost(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
@@ -126,9 +128,11 @@ def _topmost(process: LiveProcess, parents: Mapping[int, int]) -> LiveProcess:
     parent = parents.get(process.parent)
     if parent is None:
         return process
-    above = _process(process.parent, parents)
+    ancestor = _process(process.parent, parents)
     return (
-        _topmost(above, parents) if above.rank == process.rank and above.local_rank == process.local_rank else process
+        _topmost(ancestor, parents)
+        if ancestor.rank == process.rank and ancestor.local_rank == process.local_rank
+        else process
     )
 
 
@@ -175,7 +179,7 @@ def _variables(pid: int) -> dict[str, str]:
         return {}
     pairs = (entry.partition(b"=") for entry in content.split(b"\0"))
     named = ((os.fsdecode(name), os.fsdecode(value)) for name, _, value in pairs)
-    return {name: value for name, value in named if name in KEPT}
+    return {name: value for name, value in named if name in KEPT_VARIABLES}
 
 
 def _number(text: str | None) -> int | None:

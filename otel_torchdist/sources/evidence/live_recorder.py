@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.processes.state import belongs_to
 from otel_torchdist.sources.evidence.live_ranks import LiveProcess
 from otel_torchdist.tape.identity import process_start_ticks
@@ -25,11 +25,13 @@ from otel_torchdist.tape.identity import process_start_ticks
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _PIPES: Final = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
 _IN_CACHE: Final = "torch/comm_lib_trace_rank_"
-_OLD: Final = "/tmp/nccl_trace_rank_"
-"""Prefix of dumps of releases before 2.8."""
+"""Prefix of dumps in the cache directory, since 2.8."""
+_OLD_PREFIX: Final = "/tmp/nccl_trace_rank_"
+"""Prefix of dumps before 2.8."""
 WAIT_S: Final = 20.0
 """Time to wait for a dump: the first dump with stacks needs the GIL and several seconds."""
 PAUSE_S: Final = 0.2
+"""Time between two searches for dumps."""
 DEBUG_PORT: Final = 25_999
 """Default port of `start_debug_server`."""
 FETCH_S: Final = 75.0
@@ -51,7 +53,7 @@ def _dump_paths(process: LiveProcess) -> list[Path]:
     named = [process.variables[name] for name in _FILES if process.variables.get(name)]
     home = process.variables.get("HOME", "")
     cache = process.variables.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    prefixes = named[:1] or [*([f"{cache}/{_IN_CACHE}"] if cache else []), _OLD]
+    prefixes = named[:1] or [*([f"{cache}/{_IN_CACHE}"] if cache else []), _OLD_PREFIX]
     return [Path(f"{prefix}{process.rank}") for prefix in prefixes if prefix.startswith("/")]
 
 

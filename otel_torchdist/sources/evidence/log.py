@@ -1,6 +1,6 @@
-"""Reads logs of any size: only lines with a known phrase are parsed.
+"""Reads logs of any size: only lines with a marker, a known phrase, are parsed.
 
-In gigabytes of log, a few lines matter. The log is read in blocks, and phrases are searched as bytes; other lines are
+In gigabytes of log, a few lines matter. The log is read in blocks, and markers are searched as bytes; other lines are
 never decoded.
 """
 
@@ -19,18 +19,18 @@ from otel_torchdist.sources.evidence.statements import Statement, StatementKind,
 from otel_torchdist.sources.evidence.texts import errors, python_stacks, torchrun
 from otel_torchdist.sources.evidence.texts.process_groups import DESYNC, FINGERPRINTS, GLOO, WATCHDOG
 from otel_torchdist.sources.evidence.texts.store import STORE
-from otel_torchdist.system.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
+from otel_torchdist.system.files.unpacking import GzipStream, MeteredFile, TooLargeError, UnpackBudget
 
 MAX_KEPT: Final = 50_000
 _REPLACED: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
 """Kinds where the last statement of a rank and group replaces earlier ones."""
 
 
-class Repeats:
-    """Statements without repetitions.
+class DistinctStatements:
+    """Statements of a log, without repetitions.
 
     Attributes:
-        dropped: Number of statements left out because of the bound.
+        dropped: Number of statements left out because of `max_kept`.
     """
 
     def __init__(self, max_kept: int = MAX_KEPT) -> None:
@@ -47,13 +47,13 @@ class Repeats:
         """Add statements, and merge repetitions."""
         for statement in statements:
             key = _key(statement)
-            before = self._kept.get(key)
-            if before is None and len(self._kept) >= self._max_kept:
+            earlier = self._kept.get(key)
+            if earlier is None and len(self._kept) >= self._max_kept:
                 self.dropped += 1
-            elif before is None:
+            elif earlier is None:
                 self._kept[key] = statement
             else:
-                self._kept[key] = _merged(before, statement)
+                self._kept[key] = _merged(earlier, statement)
 
 
 def _key(statement: Statement) -> Hashable:
@@ -67,10 +67,10 @@ def _key(statement: Statement) -> Hashable:
     return statement.kind, author, group, fact if statement.kind is StatementKind.ENDED else statement.text
 
 
-def _merged(before: Statement, after: Statement) -> Statement:
-    kept = after if before.kind in _REPLACED else before
-    group = max(before.group, after.group, key=lambda mark: bool(mark and mark.uid))
-    return dataclasses.replace(kept, group=group, repeated=before.repeated + 1)
+def _merged(earlier: Statement, later: Statement) -> Statement:
+    kept = later if earlier.kind in _REPLACED else earlier
+    group = max(earlier.group, later.group, key=lambda mark: bool(mark and mark.uid))
+    return dataclasses.replace(kept, group=group, repeated=earlier.repeated + 1)
 
 
 BLOCK_BYTES: Final = 4 << 20
@@ -83,45 +83,45 @@ MARKERS: Final = (
     *python_stacks.MARKERS,
     *errors.MARKERS,
 )
-MAX_OTHER: Final = 50
+MAX_UNKNOWN_ERRORS: Final = 50
 """Upper bound on the errors of unknown kinds kept from a log."""
 _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_log(
-    stream: BinaryIO, path: str, allowance: UnpackBudget | None = None, max_kept: int = MAX_KEPT
+    stream: BinaryIO, path: str, budget: UnpackBudget | None = None, max_kept: int = MAX_KEPT
 ) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
     Args:
         stream: The log, at its beginning. It may be compressed with gzip, or encoded in UTF-16.
         path: Path for statements and warnings.
-        allowance: Remaining budget for decompressed bytes; None for the budget of a single log.
+        budget: Remaining budget for decompressed bytes; None for the budget of a single log.
         max_kept: Upper bound on the different statements kept.
 
     Returns:
         The statements in the order of lines, without repetitions; and a line for each failure to read.
     """
     readers = _Readers(path)
-    repeats, unknown_errors = Repeats(max_kept), Repeats()
+    distinct, unknown_errors = DistinctStatements(max_kept), DistinctStatements()
     warnings: list[str] = []
     try:
-        for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
+        for number, content in _lines(_blocks(stream, budget or UnpackBudget()), readers):
             line = parsed(number, content)
             statements = [*readers.read(line)]
-            repeats.add(statements)
-            if not statements and len(unknown_errors.statements) < MAX_OTHER:
-                unknown_errors.add(readers.other(line))
+            distinct.add(statements)
+            if not statements and len(unknown_errors.statements) < MAX_UNKNOWN_ERRORS:
+                unknown_errors.add(readers.unknown_error(line))
     except (OSError, EOFError, zlib.error) as error:  # a truncated or damaged compressed log
-        warnings.append(f"{path}: read only up to its damage: {error}")
+        warnings.append(f"{path}: read only up to the damaged part: {error}")
     except TooLargeError as error:
         warnings.append(f"{path}: {error}")
-    repeats.add(readers.end())
-    if repeats.dropped:
-        warnings.append(f"{path}: {repeats.dropped} messages are left out: too many are different")
-    return repeats.statements if has_failure(repeats.statements) else [
-        *repeats.statements,
+    distinct.add(readers.end())
+    if distinct.dropped:
+        warnings.append(f"{path}: {distinct.dropped} messages are left out: too many are different")
+    return distinct.statements if has_failure(distinct.statements) else [
+        *distinct.statements,
         *unknown_errors.statements,
     ], warnings
 
@@ -131,40 +131,40 @@ class _Readers:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._failures = torchrun.Failures(path)
+        self._failures = torchrun.TorchrunReports(path)
         self._stacks = python_stacks.PythonStacks(path)
-        self._errors = errors.Errors(path)
+        self._errors = errors.UnstructuredErrors(path)
 
     @property
-    def need_next_line(self) -> bool:
-        """Whether the next line is needed even without a known phrase."""
+    def needs_next_line(self) -> bool:
+        """Whether the next line is needed even without a marker."""
         return self._failures.needs_next_line or self._stacks.needs_next_line or self._errors.needs_next_line
 
     def read(self, line: LogLine) -> Iterator[Statement]:
-        is_of_table = self._failures.takes(line)
+        is_in_table = self._failures.is_in_table(line)
         yield from self._failures.read(line)
-        if is_of_table:
+        if is_in_table:
             return
         yield from self._stacks.read(line)
         for line_format in FORMATS:
             yield from line_format.read(line, self._path)
         yield from self._errors.read(line)
 
-    def other(self, line: LogLine) -> Iterator[Statement]:
+    def unknown_error(self, line: LogLine) -> Iterator[Statement]:
         """Yield an error of unknown kind, from a line that no reader recognized."""
-        return self._errors.other(line)
+        return self._errors.unknown_error(line)
 
     def end(self) -> Iterator[Statement]:
         yield from self._failures.end()
         yield from self._stacks.end()
 
 
-def _blocks(stream: BinaryIO, allowance: UnpackBudget) -> Iterator[bytes]:
+def _blocks(stream: BinaryIO, budget: UnpackBudget) -> Iterator[bytes]:
     read: Callable[[int], bytes] = stream.read
     head = read(BLOCK_BYTES)
     if head.startswith(_GZIP):
         stream.seek(0)
-        read = _Unpacked(stream, allowance).read
+        read = _Unpacked(stream, budget).read
         head = read(BLOCK_BYTES)
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF_16) else None
     while head:
@@ -173,18 +173,18 @@ def _blocks(stream: BinaryIO, allowance: UnpackBudget) -> Iterator[bytes]:
 
 
 class _Unpacked:
-    """A decompressed log, in whole blocks up to its end or damage."""
+    """A decompressed log. It is read in whole blocks, up to its end or the first damage."""
 
-    def __init__(self, stream: BinaryIO, allowance: UnpackBudget) -> None:
-        self._stream = GzipStream(Counted(stream, allowance))
-        self._allowance = allowance
+    def __init__(self, stream: BinaryIO, budget: UnpackBudget) -> None:
+        self._stream = GzipStream(MeteredFile(stream, budget))
+        self._budget = budget
 
     def read(self, size: int) -> bytes:
         """Read `size` bytes, or fewer at the end. If bytes precede an error, the next call raises it."""
         block = io.BytesIO()
         try:
             while block.tell() < size and (part := self._stream.read(size - block.tell())):
-                self._allowance.take(len(part))
+                self._budget.take(len(part))
                 block.write(part)
         except (OSError, EOFError, zlib.error, TooLargeError):
             if not block.tell():
@@ -209,39 +209,39 @@ def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, by
 
 
 def _lines_to_parse(content: bytes, number: int, readers: _Readers) -> Iterator[tuple[int, bytes]]:
-    following = _Marks(content)
+    markers = _MarkerPositions(content)
     start = counted = 0
     while start < len(content):
-        if not readers.need_next_line:
-            mark = following.after(start)
-            if mark < 0:
+        if not readers.needs_next_line:
+            position = markers.after(start)
+            if position < 0:
                 return
-            start = max(content.rfind(b"\n", start, mark), content.rfind(b"\r", start, mark), start - 1) + 1
+            start = max(content.rfind(b"\n", start, position), content.rfind(b"\r", start, position), start - 1) + 1
         end = content.find(b"\n", start)
         end = len(content) if end < 0 else end
         number += content.count(b"\n", counted, start)
         counted = start
-        yield number, _cut(content[start:end], following.after(start) - start)
+        yield number, _cut(content[start:end], markers.after(start) - start)
         start = end + 1
 
 
-def _cut(line: bytes, mark: int) -> bytes:
-    """Return the part of a long line around its mark. Progress bars without line feeds make lines of megabytes."""
+def _cut(line: bytes, marker: int) -> bytes:
+    """Return the part of a long line around its marker, a position. A progress bar may be a line of megabytes."""
     if len(line) <= MAX_LINE:
         return line
-    begin = max(line.rfind(b"\r", 0, mark) + 1, mark - MAX_LINE // 2, 0) if 0 <= mark < len(line) else 0
+    begin = max(line.rfind(b"\r", 0, marker) + 1, marker - MAX_LINE // 2, 0) if 0 <= marker < len(line) else 0
     return line[begin : begin + MAX_LINE]
 
 
-class _Marks:
-    """Positions of the next phrases, so that each phrase is searched only once."""
+class _MarkerPositions:
+    """The next position of each marker, so that the content is searched only once for each marker."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._next = {marker: content.find(marker) for marker in MARKERS}
 
     def after(self, start: int) -> int:
-        """Return the position of the first phrase at or after `start`; -1 without one."""
+        """Return the position of the first marker at or after `start`; -1 without one."""
         for marker, position in list(self._next.items()):
             if 0 <= position < start:
                 position = self._content.find(marker, start)

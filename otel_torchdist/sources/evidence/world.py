@@ -31,14 +31,21 @@ _SAME_SIZE: Final = operations_where(
 )
 """Operations whose tensors have the same number of elements on all ranks."""
 _DEFAULT: Final = "0"
+"""Name of the default group."""
 _NO_FLAGS: Final = Flag(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stuck:
+class _StuckRank:
+    """A rank whose operation timed out.
+
+    Attributes:
+        call_site: The call site of the operation; None if unknown.
+    """
+
     rank: int
     operation: OperationTimeout
-    called: CallSiteName | None
+    call_site: CallSiteName | None
 
 
 def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
@@ -48,16 +55,16 @@ def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
         The snapshot; None if no operation of the default group timed out, or if the lines are of several attempts.
     """
     attributed = [statement for statement in statements if statement.rank is not None]
-    stuck = _stuck(attributed)
-    reached = _reached(attributed)
+    stuck = _stuck_ranks(attributed)
+    progress = _progress_by_rank(attributed)
     if not stuck:
         return None
-    members = tuple(range(1 + max([*(call.rank for call in stuck), *reached])))
+    members = tuple(range(1 + max([*(call.rank for call in stuck), *progress])))
     name = GroupName(_DEFAULT, DEFAULT_DESCRIPTION, members, 0, "nccl", True)
     group = GroupView(name.key, name, frozenset(members))
     by_rank = {call.rank: call for call in stuck}
     ranks = {
-        rank: _view(rank, by_rank.get(rank), reached.get(rank), group) for rank in sorted(by_rank.keys() | reached)
+        rank: _view(rank, by_rank.get(rank), progress.get(rank), group) for rank in sorted(by_rank.keys() | progress)
     }
     for statement in attributed:
         if statement.rank in ranks and statement.rank not in by_rank and isinstance(statement.fact, OperationTimeout):
@@ -72,12 +79,12 @@ def _in_other_group(statement: Statement, rank: int, fact: OperationTimeout) -> 
     """Return an open operation of a group other than the default group. Its members are unknown."""
     name = statement.group.uid if statement.group is not None else ""
     operation_id = OperationId(Channel(RecordKind.OPERATION, f"other group {name}"), fact.sequence or 1)
-    return _operation(_Stuck(rank, fact, None), operation_id, None, None)
+    return _operation(_StuckRank(rank, fact, None), operation_id, None, None)
 
 
-def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
+def _stuck_ranks(statements: Sequence[Statement]) -> list[_StuckRank]:
     """Return the operation of the default group that timed out on each rank; none if a rank has several."""
-    called = {
+    call_sites = {
         statement.rank: user_frame(statement.fact.frames)
         for statement in statements
         if isinstance(statement.fact, TimedOutCallStack)
@@ -87,7 +94,7 @@ def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
         for statement in statements
         if isinstance(statement.fact, ReportedProgress) and _is_default(statement)
     }
-    stuck: dict[int, _Stuck] = {}
+    stuck: dict[int, _StuckRank] = {}
     for statement in statements:
         fact, rank = statement.fact, statement.rank
         if (
@@ -98,21 +105,21 @@ def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
         ):
             continue
         if _is_default(statement) or (_names_no_group(statement.group) and (rank, fact.sequence) in failed):
-            before = stuck.get(rank)
-            if before is not None and before.operation.sequence != fact.sequence:
+            earlier = stuck.get(rank)
+            if earlier is not None and earlier.operation.sequence != fact.sequence:
                 return []
-            stuck[rank] = _Stuck(rank, fact, called.get(rank))
+            stuck[rank] = _StuckRank(rank, fact, call_sites.get(rank))
     return list(stuck.values())
 
 
-def _reached(statements: Iterable[Statement]) -> Mapping[int, ReportedProgress]:
-    reached: dict[int, ReportedProgress] = {}
+def _progress_by_rank(statements: Iterable[Statement]) -> Mapping[int, ReportedProgress]:
+    progress: dict[int, ReportedProgress] = {}
     for statement in statements:
         if isinstance(statement.fact, ReportedProgress) and statement.rank is not None and _is_default(statement):
-            before = reached.get(statement.rank)
-            if before is None or statement.fact.enqueued >= before.enqueued:
-                reached[statement.rank] = statement.fact
-    return reached
+            earlier = progress.get(statement.rank)
+            if earlier is None or statement.fact.enqueued >= earlier.enqueued:
+                progress[statement.rank] = statement.fact
+    return progress
 
 
 def _is_default(statement: Statement) -> bool:
@@ -123,12 +130,12 @@ def _names_no_group(group: GroupMark | None) -> bool:
     return group is None or not (group.uid or group.description)
 
 
-def _view(rank: int, stuck: _Stuck | None, reached: ReportedProgress | None, group: GroupView) -> RankView:
+def _view(rank: int, stuck: _StuckRank | None, reported: ReportedProgress | None, group: GroupView) -> RankView:
     channel = Channel(RecordKind.OPERATION, group.key)
     signature = _signature(stuck.operation) if stuck is not None else None
     sequence = (stuck.operation.sequence if stuck is not None else None) or 0
-    entered = max(reached.enqueued if reached is not None else 0, sequence, 0)
-    completed = max(reached.completed if reached is not None else 0, 0)
+    entered = max(reported.enqueued if reported is not None else 0, sequence, 0)
+    completed = max(reported.completed if reported is not None else 0, 0)
     progress = Progress(
         entered=entered,
         completed=min(completed, sequence - 1) if sequence else completed,
@@ -169,7 +176,7 @@ def _signature(operation: OperationTimeout) -> SignatureName:
 
 
 def _operation(
-    stuck: _Stuck, operation_id: OperationId, group: GroupView | None, signature: SignatureName | None
+    stuck: _StuckRank, operation_id: OperationId, group: GroupView | None, signature: SignatureName | None
 ) -> OperationView:
     entered_ns = NOW_NS - (stuck.operation.age_ms or 0) * 1_000_000
     record = Operation(
@@ -181,7 +188,7 @@ def _operation(
         message_bytes=0,
         group=1 if group is not None else 0,
         signature=1 if signature is not None else 0,
-        call_site=1 if stuck.called is not None else 0,
+        call_site=1 if stuck.call_site is not None else 0,
         label=0,
         peer=-1,
         tag=0,
@@ -189,4 +196,4 @@ def _operation(
         flags=_NO_FLAGS,
     )
     name = stuck.operation.operation
-    return OperationView(record, name, operation_id, group, signature, stuck.called, "", "", entered_ns)
+    return OperationView(record, name, operation_id, group, signature, stuck.call_site, "", "", entered_ns)

@@ -61,13 +61,13 @@ class FlightEntry(NamedTuple):
         description: The group's purpose, or ''.
         sequence: Position among the collectives of its group.
         p2p_sequence: Position among this rank's own point-to-point operations of the group.
-        operation: Position among all operations of the group.
+        operation_number: Position among all operations of the group.
         profiling_name: `nccl:all_reduce`, `gloo:broadcast`, …
         created_ns: Time of enqueueing.
         started_ns: Time at which the watchdog noticed its start; None if it did not.
         completed_ns: Time at which the watchdog noticed its end; None if it did not.
         duration_ms: Duration on the device; None without timing.
-        retired: Whether the recorder no longer updates it. gloo retires operations when they end.
+        retired: Whether the recorder has stopped updating it. gloo retires an operation when it ends.
         input_sizes: A shape for each input.
         input_dtypes: `Float`, `BFloat16`, …, one for each input.
         output_sizes: A shape for each output.
@@ -83,7 +83,7 @@ class FlightEntry(NamedTuple):
     description: str
     sequence: int
     p2p_sequence: int
-    operation: int
+    operation_number: int
     profiling_name: str
     created_ns: int
     started_ns: int | None
@@ -144,7 +144,7 @@ GLOO: Final = "gloo"
 
 
 @dataclass(frozen=True, slots=True)
-class CalledName:
+class ProfilingName:
     """The contents of a `profiling_name`.
 
     Attributes:
@@ -166,27 +166,27 @@ class CalledName:
 
 
 @lru_cache(maxsize=4_096)
-def called_name(profiling_name: str) -> CalledName:
-    """Parse a profiling name of any library, known or not."""
-    library, colon, called = profiling_name.partition(":")
+def parse_profiling_name(profiling_name: str) -> ProfilingName:
+    """Parse a profiling name, also of an unknown library."""
+    library, colon, name = profiling_name.partition(":")
     if not colon:
-        library, called = "", profiling_name
-    sent, received = _SENT.match(called), _RECEIVED.match(called)
+        library, name = "", profiling_name
+    sent, received = _SENT.match(name), _RECEIVED.match(name)
     if sent is not None:
-        return CalledName(library, SEND, int(sent[1]), int(sent[2]))
+        return ProfilingName(library, SEND, int(sent[1]), int(sent[2]))
     if received is not None:
-        return CalledName(library, RECV, int(received[2]), int(received[1]))
-    word = called.split(" ", 1)[0]
-    return CalledName(library, operation_named(word) or "unknown")
+        return ProfilingName(library, RECV, int(received[2]), int(received[1]))
+    word = name.split(" ", 1)[0]
+    return ProfilingName(library, operation_named(word) or "unknown")
 
 
-def takes_outputs(operation: str) -> bool:
-    """Return whether the outputs describe the call on every rank, while some ranks have no inputs."""
+def is_described_by_outputs(operation: str) -> bool:
+    """Return whether only the outputs describe the call on every rank: some ranks have no inputs."""
     return operation in _DESCRIBED_BY_OUTPUTS
 
 
 def dtype_name(recorded: str) -> str:
-    """Return torch's own name of a dtype: `float32` for `Float`."""
+    """Return torch's name of a dtype: `float32` for `Float`."""
     return _DTYPES.get(recorded, recorded)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
-from otel_torchdist.sources.flight.dump import FlightDump, called_name
+from otel_torchdist.sources.flight.dump import FlightDump, parse_profiling_name
 
 _UNDEFINED: Final = "undefined"
 """torch's description of a group without a description."""
@@ -27,10 +27,10 @@ class RecordedGroups:
         """Collect the groups.
 
         Args:
-            dumps: The dumps of all ranks of the job, with at least one entry of each group used.
+            dumps: The dumps of all ranks of the job, with at least one entry of each group that was used.
             world_size: Ranks of the job if known from elsewhere, otherwise 0.
         """
-        used: dict[str, set[int]] = {}
+        users: dict[str, set[int]] = {}
         descriptions: dict[str, str] = {}
         backends: dict[str, str] = {}
         recorded: set[_Identity] = set()
@@ -44,9 +44,9 @@ class RecordedGroups:
             recorded |= {(group.name, group.ranks) for group in new_groups if group.ranks}
             descriptions |= {group.name: group.description for group in dump.groups.values()}
             for entry in dump.entries:
-                used.setdefault(entry.group, set()).add(dump.rank)
+                users.setdefault(entry.group, set()).add(dump.rank)
                 descriptions.setdefault(entry.group, entry.description)
-                backends.setdefault(entry.group, called_name(entry.profiling_name).library)
+                backends.setdefault(entry.group, parse_profiling_name(entry.profiling_name).library)
         highest = max([*ranks, *(member for _, members in recorded for member in members)], default=-1)
         self.world_size: Final = max(highest + 1, world_size)
         self._is_size_known = self.world_size == world_size
@@ -56,10 +56,11 @@ class RecordedGroups:
         everyone = tuple(range(self.world_size))
         self._inferred = {
             name: everyone if self._descriptions.get(name) == DEFAULT_DESCRIPTION else tuple(sorted(members))
-            for name, members in used.items()
+            for name, members in users.items()
         }
         self._nth = numbers_of({*recorded, *self._inferred.items()})
         self._views: dict[tuple[_Identity, bool], GroupView] = {}
+        # Groups by name and identity of the member list, which is faster than hashing thousands of members.
         self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
     def group(self, dump: FlightDump, name: str, aligned: bool = True) -> GroupView | None:
@@ -92,10 +93,10 @@ class RecordedGroups:
         if view is None:
             name, ranks = identity
             description, backend = self._descriptions.get(name, ""), self._backends.get(name, "")
-            is_whole = self._is_size_known and description == DEFAULT_DESCRIPTION
+            has_all_ranks = self._is_size_known and description == DEFAULT_DESCRIPTION
             group = GroupName(name, description, ranks, self._nth.get(identity, 0), backend, aligned)
             view = self._views[identity, aligned] = GroupView(
-                group.key, group, frozenset(ranks), is_inferred=identity not in self._recorded and not is_whole
+                group.key, group, frozenset(ranks), is_inferred=identity not in self._recorded and not has_all_ranks
             )
         return view
 

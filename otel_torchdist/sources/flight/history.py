@@ -18,16 +18,16 @@ from otel_torchdist.sources.flight.groups import RecordedGroups
 from otel_torchdist.sources.flight.numbering import (
     EntryLane,
     NumberedEntry,
-    ends_by_retiring,
-    holds_all,
+    is_complete,
     is_open,
     missing_from,
-    numbered,
+    number_entries,
+    retired_means_ended,
 )
 from otel_torchdist.sources.flight.operations import group_of, operation_view
 
-KEPT_DONE: Final = 8
-"""Number of calls kept before the first open call of a lane. They show mismatches between ranks."""
+KEPT_BEFORE_OPEN: Final = 8
+"""Number of calls kept in front of the first open call of a lane. They show mismatches between ranks."""
 KEPT_OPEN: Final = 512
 """Number of calls kept from the first open call of a lane on."""
 
@@ -39,8 +39,8 @@ class CondensedDump:
     Attributes:
         dump: The dump, with the kept entries.
         calls: The kept entries with their positions, in order of recording.
-        is_whole: Whether the original dump contains all calls since the start of the recorder.
-        by_retiring: Whether retired calls have ended; see `numbering.ends_by_retiring`.
+        is_complete: Whether the original dump contains all calls since the start of the recorder.
+        retired_is_ended: Whether a retired call has ended; see `numbering.retired_means_ended`.
         lost: Number of calls missing from the original dump.
         oldest_ns: First time in the original dump; 0 without entries.
         newest_ns: Last time in the original dump; 0 without entries.
@@ -48,8 +48,8 @@ class CondensedDump:
 
     dump: FlightDump
     calls: tuple[NumberedEntry, ...]
-    is_whole: bool
-    by_retiring: bool
+    is_complete: bool
+    retired_is_ended: bool
     lost: int
     oldest_ns: int
     newest_ns: int
@@ -61,7 +61,7 @@ class CondensedDump:
 
     def is_open(self, call: NumberedEntry) -> bool:
         """Return whether a call may still be in flight."""
-        return is_open(call.entry, self.by_retiring)
+        return is_open(call.entry, self.retired_is_ended)
 
     def up_to(self, until_ns: int) -> CondensedDump:
         """Return the dump with its end set to `until_ns`, in nanoseconds since the epoch."""
@@ -71,27 +71,28 @@ class CondensedDump:
 
 def condense(dump: FlightDump) -> CondensedDump:
     """Keep the open calls of each lane, and a few before them."""
-    by_retiring = ends_by_retiring(dump)
+    retired_is_ended = retired_means_ended(dump)
     lanes: dict[EntryLane, list[NumberedEntry]] = {}
-    for call in numbered(dump):
+    for call in number_entries(dump):
         lanes.setdefault(call.lane, []).append(call)
-    kept = [call for calls in lanes.values() for call in _last_of(calls, by_retiring)]
+    kept = [call for calls in lanes.values() for call in _newest_calls(calls, retired_is_ended)]
     kept.sort(key=lambda call: call.entry.record_id)
     entries = dump.entries
     return CondensedDump(
         dump=dataclasses.replace(dump, entries=tuple(call.entry for call in kept)),
         calls=tuple(kept),
-        is_whole=holds_all(dump),
-        by_retiring=by_retiring,
+        is_complete=is_complete(dump),
+        retired_is_ended=retired_is_ended,
         lost=missing_from(dump),
         oldest_ns=min([entry.created_ns for entry in entries], default=0),
         newest_ns=max([dump.until_ns or 0, *(entry.completed_ns or entry.created_ns for entry in entries)]),
     )
 
 
-def _last_of(calls: list[NumberedEntry], by_retiring: bool) -> list[NumberedEntry]:
-    first = next((nth for nth, call in enumerate(calls) if is_open(call.entry, by_retiring)), len(calls))
-    return calls[max(first - KEPT_DONE, 0) : first + KEPT_OPEN]
+def _newest_calls(calls: list[NumberedEntry], retired_is_ended: bool) -> list[NumberedEntry]:
+    """Return up to `KEPT_OPEN` calls from the first open call on, and `KEPT_BEFORE_OPEN` in front of it."""
+    first = next((nth for nth, call in enumerate(calls) if is_open(call.entry, retired_is_ended)), len(calls))
+    return calls[max(first - KEPT_BEFORE_OPEN, 0) : first + KEPT_OPEN]
 
 
 # With `TORCH_NCCL_ENABLE_TIMING` an entry has the time between two device events around the call. Otherwise start and
@@ -135,8 +136,10 @@ def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
         dump: The dump, with all its entries.
         groups: The groups of the job, from whole or condensed dumps.
     """
-    by_retiring = ends_by_retiring(dump)
-    views = (operation_view(dump, call, group_of(groups, dump, call), by_retiring) for call in numbered(dump))
+    retired_is_ended = retired_means_ended(dump)
+    views = (
+        operation_view(dump, call, group_of(groups, dump, call), retired_is_ended) for call in number_entries(dump)
+    )
     return RankHistory(
         rank=dump.rank,
         world_size=groups.world_size,
@@ -163,6 +166,6 @@ def _history(condensed: CondensedDump, groups: RecordedGroups) -> RankHistory:
     dump = condensed.dump
     # `calls` has the positions from before older calls were dropped. Counting again would give other positions.
     views = (
-        operation_view(dump, call, group_of(groups, dump, call), condensed.by_retiring) for call in condensed.calls
+        operation_view(dump, call, group_of(groups, dump, call), condensed.retired_is_ended) for call in condensed.calls
     )
     return RankHistory(condensed.rank, groups.world_size, "", 0, tuple(views), condensed.lost)

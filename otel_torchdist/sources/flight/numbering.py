@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from otel_torchdist.sources.flight.dump import COALESCED, GLOO, EntryState, FlightDump, FlightEntry, called_name
+from otel_torchdist.sources.flight.dump import (
+    COALESCED,
+    GLOO,
+    EntryState,
+    FlightDump,
+    FlightEntry,
+    parse_profiling_name,
+)
 
 PAIR: Final = 2
 
@@ -22,18 +29,18 @@ class EntryLane(NamedTuple):
         group: The group's name.
         source: Rank of the sender within the group; -1 for collectives.
         destination: Rank of the receiver within the group; -1 for collectives.
-        is_unclear: Whether the lane contains sends and receives without a recorded peer.
+        has_unknown_peers: Whether the lane contains sends and receives without a recorded peer.
     """
 
     group: str
     source: int = -1
     destination: int = -1
-    is_unclear: bool = False
+    has_unknown_peers: bool = False
 
     @property
     def is_collective(self) -> bool:
         """Whether the lane contains the group's collectives."""
-        return self.destination < 0 and not self.is_unclear
+        return self.destination < 0 and not self.has_unknown_peers
 
 
 class NumberedEntry(NamedTuple):
@@ -54,10 +61,10 @@ class NumberedEntry(NamedTuple):
     batch: int
 
 
-def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
+def number_entries(dump: FlightDump) -> Iterator[NumberedEntry]:
     """Yield the entries of a dump in order of recording, without the entries that end a block of coalesced calls."""
     counts: dict[EntryLane, int] = {}
-    counts_all, is_whole = counts_all_groups_together(dump), holds_all(dump)
+    counts_together, has_all = counts_all_groups_together(dump), is_complete(dump)
     lanes: dict[tuple[str, str, bool], EntryLane | None] = {}  # a cache: thousands of entries share a few lanes
     for entry in dump.entries:
         key = entry.group, entry.profiling_name, entry.is_p2p
@@ -66,18 +73,18 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
             continue
         counts[lane] = count = counts.get(lane, 0) + 1
         if lane.is_collective:
-            sequence = count if counts_all else entry.sequence
-            yield NumberedEntry(entry, lane, sequence, is_whole or not counts_all, entry.sequence)
+            sequence = count if counts_together else entry.sequence
+            yield NumberedEntry(entry, lane, sequence, has_all or not counts_together, entry.sequence)
             continue
         is_pair = is_pair_of(dump, entry.group) and entry.p2p_sequence > 0
-        aligned = not lane.is_unclear and (is_pair or is_whole)
+        aligned = not lane.has_unknown_peers and (is_pair or has_all)
         sequence = count if aligned and not is_pair else entry.p2p_sequence
         yield NumberedEntry(entry, lane, sequence, aligned, entry.p2p_sequence)
 
 
 def _lane_of(entry: FlightEntry) -> EntryLane | None:
     """Return the lane of an entry; None for the end of a block of coalesced calls."""
-    name = called_name(entry.profiling_name)
+    name = parse_profiling_name(entry.profiling_name)
     if name.operation == COALESCED:
         return None
     if entry.is_p2p or name.is_point_to_point:
@@ -85,7 +92,7 @@ def _lane_of(entry: FlightEntry) -> EntryLane | None:
     return EntryLane(entry.group)
 
 
-def holds_all(dump: FlightDump) -> bool:
+def is_complete(dump: FlightDump) -> bool:
     """Return whether the dump contains all calls since the start of the recorder."""
     entries = dump.entries
     if not entries:
@@ -94,7 +101,7 @@ def holds_all(dump: FlightDump) -> bool:
 
 
 def missing_from(dump: FlightDump) -> int:
-    """Return the number of calls that the recorder counted, but the dump lacks: overwritten, ended, or damaged."""
+    """Return the number of counted calls that the dump lacks: overwritten, omitted as ended, or damaged."""
     if not dump.entries:
         return max((status.enqueued for status in dump.statuses.values()), default=0)
     return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)
@@ -111,18 +118,18 @@ def counts_all_groups_together(dump: FlightDump) -> bool:
     return bool(dump.entries) and all(entry.sequence == entry.record_id and not entry.is_p2p for entry in dump.entries)
 
 
-def ends_by_retiring(dump: FlightDump) -> bool:
-    """Return whether retired calls have completed.
+def retired_means_ended(dump: FlightDump) -> bool:
+    """Return whether a retired call has ended.
 
     The recorders of gloo and torchcomms mark an end only by retiring the call. NCCL's also retires calls that time out.
     """
-    if any(called_name(entry.profiling_name).library == GLOO for entry in dump.entries[:1]):
+    if any(parse_profiling_name(entry.profiling_name).library == GLOO for entry in dump.entries[:1]):
         return True
     return not dump.statuses and all(entry.state is EntryState.SCHEDULED for entry in dump.entries)
 
 
-def is_open(entry: FlightEntry, by_retiring: bool) -> bool:
-    """Return whether an operation may still be in flight; see `ends_by_retiring`."""
+def is_open(entry: FlightEntry, retired_is_ended: bool) -> bool:
+    """Return whether an operation may still be in flight; see `retired_means_ended`."""
     if entry.completed_ns is not None or entry.state is EntryState.COMPLETED:
         return False
-    return not (by_retiring and entry.retired)
+    return not (retired_is_ended and entry.retired)

@@ -7,19 +7,33 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.judge.world.places import user_frame
-from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.calls import (
+    ANY_RANK,
+    NO_TAG,
+    UNREAD,
+    Arrival,
+    Channel,
+    GroupView,
+    OperationId,
+    OperationView,
+)
 from otel_torchdist.model.collectives import BARRIER, EXCHANGES, RECV, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind
-from otel_torchdist.model.names import CallSiteName, SignatureName
+from otel_torchdist.model.names import MAX_TENSORS, CallSiteName, SignatureName
 from otel_torchdist.model.operations import Operation, Splits
-from otel_torchdist.model.units import item_bytes
-from otel_torchdist.sources.flight.dump import GLOO, FlightDump, FlightEntry, called_name, dtype_name, takes_outputs
+from otel_torchdist.model.text import item_bytes
+from otel_torchdist.sources.flight.dump import (
+    GLOO,
+    FlightDump,
+    FlightEntry,
+    dtype_name,
+    is_described_by_outputs,
+    parse_profiling_name,
+)
 from otel_torchdist.sources.flight.groups import RecordedGroups
 from otel_torchdist.sources.flight.numbering import EntryLane, NumberedEntry, is_open
 
-MAX_TENSORS: Final = 8
-NO_TAG: Final = -1
-UNCLEAR_TAG: Final = 1
+UNKNOWN_PEERS_TAG: Final = 1
 """Tag of sends and receives without a recorded peer, to separate them from the group's collectives."""
 UNKNOWN_GROUP: Final = ""
 _REDUCING: Final = operations_where(lambda row: row.family.reduces)
@@ -29,7 +43,7 @@ def operation_view(
     dump: FlightDump,
     call: NumberedEntry,
     group: GroupView | None,
-    by_retiring: bool,
+    retired_is_ended: bool,
     waits: bool = False,
 ) -> OperationView:
     """Convert one entry into an operation.
@@ -38,12 +52,12 @@ def operation_view(
         dump: The dump that contains it.
         call: The entry.
         group: Its group; None if unknown.
-        by_retiring: Whether retired calls have ended; see `numbering.ends_by_retiring`.
+        retired_is_ended: Whether a retired call has ended; see `numbering.retired_means_ended`.
         waits: Whether the rank waits in this call.
     """
-    entry, name = call.entry, called_name(call.entry.profiling_name)
+    entry, name = call.entry, parse_profiling_name(call.entry.profiling_name)
     channel = channel_of(call.lane, group)
-    is_done = not is_open(entry, by_retiring)
+    is_done = not is_open(entry, retired_is_ended)
     # Only operations on a device are queued. gloo has no device stream.
     on_device = Flag.ON_DEVICE if name.library != GLOO else Flag(0)
     splits = splits_of(entry, name.operation)
@@ -98,11 +112,11 @@ def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
     key = group.key if group is not None else UNKNOWN_GROUP
     if lane.is_collective:
         return Channel(RecordKind.OPERATION, key)
-    if lane.is_unclear or group is None:
-        return Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
+    if lane.has_unknown_peers or group is None:
+        return Channel(RecordKind.OPERATION, key, tag=UNKNOWN_PEERS_TAG)
     ranks = group.name.ranks
     if max(lane.source, lane.destination) >= len(ranks):
-        return Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
+        return Channel(RecordKind.OPERATION, key, tag=UNKNOWN_PEERS_TAG)
     return Channel(RecordKind.OPERATION, key, ranks[lane.source], ranks[lane.destination], NO_TAG)
 
 
@@ -119,7 +133,7 @@ def arrival_of(view: OperationView) -> Arrival:
 def signature_of(entry: FlightEntry) -> SignatureName:
     """Return operation and tensors of an entry. The reduce op is not recorded."""
     return _signature(
-        called_name(entry.profiling_name).operation,
+        parse_profiling_name(entry.profiling_name).operation,
         entry.input_sizes,
         entry.input_dtypes,
         entry.output_sizes,
@@ -135,7 +149,7 @@ def _signature(
     output_sizes: tuple[tuple[int, ...], ...],
     output_dtypes: tuple[str, ...],
 ) -> SignatureName:
-    if takes_outputs(operation):
+    if is_described_by_outputs(operation):
         input_sizes, input_dtypes = output_sizes, output_dtypes
     if operation == BARRIER:  # NCCL's barrier reduces an internal tensor
         input_sizes, input_dtypes = (), ()

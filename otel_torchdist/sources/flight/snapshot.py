@@ -20,11 +20,11 @@ from typing import Final
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.kinds import RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.sources.flight.dump import GLOO, called_name
+from otel_torchdist.sources.flight.dump import GLOO, parse_profiling_name
 from otel_torchdist.sources.flight.groups import RecordedGroups, names_by_id
 from otel_torchdist.sources.flight.history import CondensedDump
 from otel_torchdist.sources.flight.numbering import NumberedEntry
-from otel_torchdist.sources.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
+from otel_torchdist.sources.flight.operations import UNKNOWN_PEERS_TAG, arrival_of, channel_of, group_of, operation_view
 
 DEFAULT_TIMEOUT_MS: Final = 600_000
 """NCCL's default timeout, for entries without one."""
@@ -70,11 +70,13 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
     groups = RecordedGroups([condensed.dump for condensed in dumps], world_size)
     knows_starts = any(map(_knows_starts, dumps))
     ranks = {condensed.rank: _Rank(condensed, groups, knows_starts) for condensed in dumps}
-    mixed = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
+    groups_with_messages = frozenset(
+        channel.group for rank in ranks.values() for channel in rank.channels if _shows_messages(channel)
+    )
     newest_ns = max(condensed.newest_ns for condensed in dumps)
     until_ns = min((end for rank in ranks.values() for end in rank.timeouts_ns()), default=0)
     now_ns = max(newest_ns, until_ns) + 1
-    views = {number: rank.view(mixed, now_ns) for number, rank in ranks.items()}
+    views = {number: rank.view(groups_with_messages, now_ns) for number, rank in ranks.items()}
     world = WorldSnapshot(0, now_ns, MappingProxyType(_with_all_channels(views, ranks)))
     unseen = tuple(rank for rank in range(groups.world_size) if rank not in views)
     return JobMoment(world, groups.world_size, unseen, _kind_of_moment(dumps, until_ns > newest_ns))
@@ -86,9 +88,9 @@ def _kind_of_moment(dumps: Sequence[CondensedDump], is_timeout: bool) -> MomentK
     return MomentKind.FIRST_TIMEOUT if is_timeout else MomentKind.NEWEST_TIME
 
 
-def _is_mixed(channel: Channel) -> bool:
+def _shows_messages(channel: Channel) -> bool:
     """Return whether a channel shows that its group's counters in `pg_status` may count sends and receives."""
-    return channel.is_point_to_point or channel.tag == UNCLEAR_TAG
+    return channel.is_point_to_point or channel.tag == UNKNOWN_PEERS_TAG
 
 
 class _Rank:
@@ -112,8 +114,8 @@ class _Rank:
             if call.entry.record_id in self._waiting
         ]
 
-    def view(self, mixed: frozenset[str], now_ns: int) -> RankView:
-        """Return the rank's view in a snapshot. `mixed` holds the keys of groups used for sends and receives."""
+    def view(self, groups_with_messages: frozenset[str], now_ns: int) -> RankView:
+        """Return the rank's view in a snapshot. `groups_with_messages` holds keys of groups."""
         condensed = self.condensed
         operations = [self._operation(call, group) for call, group in self._calls]
         ended = [operation for operation in operations if operation.record.completed_ns is not None]
@@ -132,7 +134,7 @@ class _Rank:
             step=0,
             open=tuple(operation for operation in operations if operation.record.completed_ns is None),
             last=max(ended, key=lambda operation: operation.record.number, default=None),
-            progress=MappingProxyType(self._progress(operations, mixed)),
+            progress=MappingProxyType(self._progress(operations, groups_with_messages)),
             losses=0,
             forgotten=not self._knows_all_groups(),
             wall_offset_ns=0,
@@ -142,14 +144,16 @@ class _Rank:
 
     def _operation(self, call: NumberedEntry, group: GroupView | None) -> OperationView:
         waits = call.entry.record_id in self._waiting
-        return operation_view(self.condensed.dump, call, group, self.condensed.by_retiring, waits)
+        return operation_view(self.condensed.dump, call, group, self.condensed.retired_is_ended, waits)
 
     def _knows_all_groups(self) -> bool:
         """Return whether the dump names every group in which the rank made a call."""
         statuses = self.condensed.dump.statuses
-        return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
+        return self.condensed.is_complete or (bool(statuses) and all(number in self._names for number in statuses))
 
-    def _progress(self, operations: Sequence[OperationView], mixed: frozenset[str]) -> dict[Channel, Progress]:
+    def _progress(
+        self, operations: Sequence[OperationView], groups_with_messages: frozenset[str]
+    ) -> dict[Channel, Progress]:
         by_channel: dict[Channel, list[OperationView]] = {}
         for operation in operations:
             by_channel.setdefault(operation.operation_id.channel, []).append(operation)
@@ -161,12 +165,12 @@ class _Rank:
                 continue
             channel = Channel(RecordKind.OPERATION, group.key)
             recorded = progress.get(channel, Progress())
-            if group.key not in mixed and recorded.entered <= max(status.enqueued, 0):
+            if group.key not in groups_with_messages and recorded.entered <= max(status.enqueued, 0):
                 completed = max(recorded.completed, status.completed)
                 progress[channel] = recorded._replace(
-                    entered=max(status.enqueued, 0), completed=completed, seen_out=completed
+                    entered=max(status.enqueued, 0), completed=completed, end_observed=completed
                 )
-            elif not self.condensed.is_whole and not recorded.entered:
+            elif not self.condensed.is_complete and not recorded.entered:
                 progress[channel] = recorded._replace(losses=_UNKNOWN_LOSSES)
         return progress
 
@@ -184,14 +188,16 @@ def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry
     Each group has one stream for its collectives, and one for each pair of ranks. If the recorder records starts, a
     call that has not started is queued behind another stream.
     """
-    first: dict[tuple[str, frozenset[int], bool], int] = {}
+    first_batches: dict[tuple[str, frozenset[int], bool], int] = {}
     waiting: list[NumberedEntry] = []
     for call in condensed.calls:
         if not condensed.is_open(call):
             continue
         lane = call.lane
-        batch = first.setdefault((lane.group, frozenset((lane.source, lane.destination)), lane.is_unclear), call.batch)
-        is_gloo = called_name(call.entry.profiling_name).library == GLOO
+        batch = first_batches.setdefault(
+            (lane.group, frozenset((lane.source, lane.destination)), lane.has_unknown_peers), call.batch
+        )
+        is_gloo = parse_profiling_name(call.entry.profiling_name).library == GLOO
         if batch == call.batch and (is_gloo or not knows_starts or call.entry.started_ns is not None):
             waiting.append(call)
     return waiting
@@ -206,21 +212,21 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
     return Progress(
         entered=entered,
         completed=completed,
-        seen_out=completed,
-        seen_out_ns=max((call.record.completed_ns or 0 for call in calls), default=0),
+        end_observed=completed,
+        end_observed_ns=max((call.record.completed_ns or 0 for call in calls), default=0),
         aligned=group is None or group.name.aligned,
         recent=tuple(arrivals[sequence] for sequence in sorted(arrivals)),
     )
 
 
 def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
-    """Add an unaligned progress to ranks that may have exchanged a channel's messages before their dump begins."""
+    """Mark as unaligned the channels whose messages a rank may have exchanged before its dump begins."""
     channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
     missing: dict[int, dict[Channel, Progress]] = {}
     for channel in channels:
         for number in (channel.source, channel.destination):
             rank = ranks.get(number)
-            if rank is not None and not rank.condensed.is_whole and channel not in views[number].progress:
+            if rank is not None and not rank.condensed.is_complete and channel not in views[number].progress:
                 missing.setdefault(number, {})[channel] = Progress(aligned=False)
     return {
         number: dataclasses.replace(view, progress=MappingProxyType({**view.progress, **missing[number]}))

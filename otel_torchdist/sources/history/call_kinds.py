@@ -11,21 +11,21 @@ from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.model.operations import EXACT, Operation
 
 DEVICE_THREAD: Final = -1
-"""Replaces the thread of calls on a device, which run in stream order, whichever thread enqueued them."""
+"""Thread id of all calls on a device. They run in stream order, regardless of the threads that enqueued them."""
 _COALESCED: Final = int(Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 ARRIVED: Final = 1
-"""Bit of `RankCalls.known`: `begun` is the rank's arrival at the call, as its peers observe it."""
+"""Bit of `RankCalls.known_times`: `started` is the rank's arrival at the call, as its peers observe it."""
 ARRIVED_ALONE: Final = 2
-"""Bit of `RankCalls.known`: as `ARRIVED`, and the call was not coalesced with other calls."""
+"""Bit of `RankCalls.known_times`: as `ARRIVED`, and the call was not coalesced with other calls."""
 TIMED: Final = 4
-"""Bit of `RankCalls.known`: the call has ended, and its times are precise enough for a duration."""
+"""Bit of `RankCalls.known_times`: the call has ended, and its times are precise enough for a duration."""
 STARTED: Final = 8
-"""Bit of `RankCalls.known`: the device started the call at `begun`."""
+"""Bit of `RankCalls.known_times`: the device started the call at `started`."""
 RETURNED: Final = 16
-"""Bit of `RankCalls.known`: the call returned without waiting for the end of the operation."""
+"""Bit of `RankCalls.known_times`: the call returned without waiting for the end of the operation."""
 ENDED: Final = 32
-"""Bit of `RankCalls.known`: the operation has ended, successfully or not."""
+"""Bit of `RankCalls.known_times`: the operation has ended, successfully or not."""
 
 _Name = TypeVar("_Name", CallSiteName | None, SignatureName | None)
 
@@ -105,7 +105,7 @@ class GroupPool:
         self._pooled: dict[str, GroupView] = {}
 
     def shared(self, view: GroupView) -> GroupView:
-        """Return the pooled copy of a group; the group with the pooled members if only these are equal."""
+        """Return the pooled group if it is equal. If only its members are, return the group with those members."""
         pooled = self._pooled.setdefault(view.key, view)
         if pooled is view or pooled.is_inferred != view.is_inferred or len(pooled.members) != len(view.members):
             return view
@@ -120,7 +120,7 @@ class SharedFields(NamedTuple):
     kind: int
     channel: int
     how: int
-    known: int
+    known_times: int
 
 
 class Kinds:
@@ -170,8 +170,8 @@ class Kinds:
             self.kinds.append(kind)
         is_aligned = group is not None and group.name.aligned
         channel = RankChannel(view.operation_id.channel, is_aligned)
-        known = _known_of(record, flags)
-        return SharedFields(index, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known)
+        known_times = _known_times(record, flags)
+        return SharedFields(index, self.channels.setdefault(channel, len(self.channels)), record.how or 0, known_times)
 
     def _group(self, view: GroupView) -> GroupView:
         group = self._shared.get(id(view))
@@ -184,7 +184,7 @@ class Kinds:
         return cast(_Name, self._names.setdefault(name, name))
 
 
-def _known_of(record: Operation, flags: int) -> int:
+def _known_times(record: Operation, flags: int) -> int:
     is_started = record.started_ns is not None
     is_alone = not flags & _COALESCED
     has_arrived = (is_started and record.started_how in EXACT) if flags & _ON_DEVICE else is_alone

@@ -18,28 +18,28 @@ class Member:
 
     Attributes:
         calls: All calls of the rank.
-        places: Places of its calls in the channel, in order of entry; at least one.
+        indices: Indices of its calls in the channel, in order of entry; at least one.
         sequences: Positions of these calls; a range if they are consecutive.
     """
 
-    __slots__ = ("_by_sequence", "calls", "places", "sequences")
+    __slots__ = ("_by_sequence", "calls", "indices", "sequences")
 
-    def __init__(self, calls: RankCalls, places: array[int]) -> None:
+    def __init__(self, calls: RankCalls, indices: array[int]) -> None:
         """Look up the positions of a rank's calls in one channel."""
         self.calls: Final = calls
-        self.places: Final = places
+        self.indices: Final = indices
         self._by_sequence: dict[int, int] | None = None
-        sequences = array("q", map(calls.sequence.__getitem__, places))
-        consecutive = range(sequences[0], sequences[0] + len(places))
+        sequences = array("q", map(calls.sequence.__getitem__, indices))
+        consecutive = range(sequences[0], sequences[0] + len(indices))
         is_gapless = sequences[-1] == consecutive[-1] and array("q", consecutive) == sequences
         self.sequences: Final = consecutive if is_gapless else sequences
 
-    def at(self, sequence: int) -> int | None:
-        """Return the place of the call at a position; None without a call."""
+    def index_at(self, sequence: int) -> int | None:
+        """Return the index of the call at a position; None without a call."""
         if isinstance(self.sequences, range):
-            return self.places[sequence - self.sequences.start] if sequence in self.sequences else None
+            return self.indices[sequence - self.sequences.start] if sequence in self.sequences else None
         if self._by_sequence is None:
-            self._by_sequence = dict(zip(self.sequences, self.places, strict=True))
+            self._by_sequence = dict(zip(self.sequences, self.indices, strict=True))
         return self._by_sequence.get(sequence)
 
     @property
@@ -58,13 +58,13 @@ class _MeetingColumns(NamedTuple):
     """The columns of a meeting's calls.
 
     Attributes:
-        known: Bits of `RankCalls.known` that are set for all calls.
-        begun: `RankCalls.begun` of each call.
+        known_times: Bits of `RankCalls.known_times` that are set for all calls.
+        started: `RankCalls.started` of each call.
         operations: Names of the operations that were called.
     """
 
-    known: int
-    begun: list[int]
+    known_times: int
+    started: list[int]
     operations: set[str]
 
 
@@ -75,7 +75,7 @@ class Meeting:
         shared: The channel.
         sequence: The position.
         members: The ranks that have called, ascending.
-        places: The place of each member's call in its columns.
+        indices: The index of each member's call in its columns.
         missing: Ranks that have not made the call, as their complete records show.
     """
 
@@ -84,22 +84,22 @@ class Meeting:
         shared: SharedChannel,
         sequence: int,
         members: Sequence[Member],
-        places: Sequence[int],
+        indices: Sequence[int],
         missing: tuple[int, ...] = (),
     ) -> None:
         """Combine the calls of all members."""
         self.shared: Final = shared
         self.sequence: Final = sequence
         self.members: Final = members
-        self.places: Final = places
+        self.indices: Final = indices
         self.missing: Final = missing
 
     @cached_property
     def kinds(self) -> list[CallKind]:
         """The kind of each member's call."""
         return [
-            member.calls.kinds[member.calls.kind[place]]
-            for member, place in zip(self.members, self.places, strict=True)
+            member.calls.kinds[member.calls.kind[index]]
+            for member, index in zip(self.members, self.indices, strict=True)
         ]
 
     @property
@@ -116,29 +116,29 @@ class Meeting:
     @property
     def arrived(self) -> list[int] | None:
         """Arrival time of each member; None if a member has not arrived, or if the times are not comparable."""
-        if self.missing or not self.shared.has_one_clock or not self._columns.known & ARRIVED_ALONE:
+        if self.missing or not self.shared.has_one_clock or not self._columns.known_times & ARRIVED_ALONE:
             return None
-        return self._columns.begun
+        return self._columns.started
 
     @property
     def inside(self) -> tuple[int, ...]:
         """The ranks that are still in the operation."""
-        if self._columns.known & ENDED:
+        if self._columns.known_times & ENDED:
             return ()
-        pairs = zip(self.members, self.places, strict=True)
-        return tuple(member.calls.rank for member, place in pairs if not member.calls.known[place] & ENDED)
+        pairs = zip(self.members, self.indices, strict=True)
+        return tuple(member.calls.rank for member, index in pairs if not member.calls.known_times[index] & ENDED)
 
     @cached_property
     def _columns(self) -> _MeetingColumns:
         """The columns, read only once: reading them takes most of the time of an analysis."""
-        known, operations = -1, set[str]()
-        begun: list[int] = []
-        for member, place in zip(self.members, self.places, strict=True):
+        known_times, operations = -1, set[str]()
+        started: list[int] = []
+        for member, index in zip(self.members, self.indices, strict=True):
             calls = member.calls
-            known &= calls.known[place]
-            begun.append(calls.begun[place])
-            operations.add(calls.kinds[calls.kind[place]].operation)
-        return _MeetingColumns(known, begun, operations)
+            known_times &= calls.known_times[index]
+            started.append(calls.started[index])
+            operations.add(calls.kinds[calls.kind[index]].operation)
+        return _MeetingColumns(known_times, started, operations)
 
     def last(self) -> LastArrival | None:
         """Return the last arrival if all members wait for it; None otherwise, or if unknown."""
@@ -185,7 +185,7 @@ class SharedChannel:
         channel: Channel,
         group: GroupView,
         ranks: Mapping[int, RankCalls],
-        places: Mapping[int, array[int]],
+        indices: Mapping[int, array[int]],
     ) -> None:
         """Match the calls of all ranks.
 
@@ -193,18 +193,20 @@ class SharedChannel:
             channel: The channel.
             group: Its group.
             ranks: All ranks whose calls are known.
-            places: Places of the calls in the channel, by rank.
+            indices: Indices of the calls in the channel, by rank.
         """
         ranks_of_channel = (channel.source, channel.destination) if channel.is_point_to_point else group.members
         self.channel: Final = channel
         self.group: Final = group
         self.expected: Final = tuple(sorted(set(ranks_of_channel)))
-        known = [ranks[rank] for rank in self.expected if rank in ranks]
-        self.members: Final = {calls.rank: Member(calls, places[calls.rank]) for calls in known if calls.rank in places}
-        self.absent: Final = tuple(calls.rank for calls in known if calls.rank not in places and not calls.lost)
+        recorded = [ranks[rank] for rank in self.expected if rank in ranks]
+        self.members: Final = {
+            calls.rank: Member(calls, indices[calls.rank]) for calls in recorded if calls.rank in indices
+        }
+        self.absent: Final = tuple(calls.rank for calls in recorded if calls.rank not in indices and not calls.lost)
         incomplete = (member for member in self.members.values() if member.calls.lost)
         self.first: Final = max((member.complete_from for member in incomplete), default=0)
-        clocks = {calls.clock for calls in known}
+        clocks = {calls.clock for calls in recorded}
         self.has_one_clock: Final = len(self.members) == len(self.expected) and len(clocks) == 1 and "" not in clocks
 
     def meetings(self, whole: bool = True) -> Iterator[Meeting]:
@@ -222,11 +224,11 @@ class SharedChannel:
         yield from (self.meeting_at(sequence) for sequence in ascending if not common or sequence < common.start)
         if common:
             columns = [
-                member.places[common.start - member.sequences[0] : common.stop - member.sequences[0]]
+                member.indices[common.start - member.sequences[0] : common.stop - member.sequences[0]]
                 for member in members
             ]
-            for sequence, places in zip(common, zip(*columns, strict=True), strict=True):
-                yield Meeting(self, sequence, members, places, self.absent)
+            for sequence, indices in zip(common, zip(*columns, strict=True), strict=True):
+                yield Meeting(self, sequence, members, indices, self.absent)
             yield from (self.meeting_at(sequence) for sequence in ascending if sequence >= common.stop)
 
     def _common_range(self, start: int) -> range:
@@ -240,16 +242,16 @@ class SharedChannel:
     def meeting_at(self, sequence: int) -> Meeting:
         """Return the meeting at a position from `first` on."""
         members: list[Member] = []
-        places: list[int] = []
+        indices: list[int] = []
         missing = [*self.absent]
         for rank, member in self.members.items():
-            place = member.at(sequence)
-            if place is None:
+            index = member.index_at(sequence)
+            if index is None:
                 missing.append(rank)
             else:
                 members.append(member)
-                places.append(place)
-        return Meeting(self, sequence, members, places, tuple(sorted(missing)))
+                indices.append(index)
+        return Meeting(self, sequence, members, indices, tuple(sorted(missing)))
 
 
 def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
@@ -264,20 +266,20 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
     users: dict[Channel, dict[int, array[int]]] = {}
     unaligned: set[Channel] = set()
     for rank, calls in ranks.items():
-        for (channel, is_aligned), places in zip(calls.channels, calls.by_channel(), strict=True):
-            if not places:
+        for (channel, is_aligned), indices in zip(calls.channels, calls.by_channel(), strict=True):
+            if not indices:
                 continue
-            users.setdefault(channel, {})[rank] = places
+            users.setdefault(channel, {})[rank] = indices
             if not is_aligned:
                 unaligned.add(channel)
     accepting = accepting_inboxes(users)
     for channel in sorted(users):
-        places = users[channel]
-        group = next(iter(ranks[rank] for rank in places)).groups.get(channel.group)
+        indices = users[channel]
+        group = next(iter(ranks[rank] for rank in indices)).groups.get(channel.group)
         if group is None or (channel.is_point_to_point and group.name.world):
-            continue  # in a world created by hand, source and destination are not ranks of this run
+            continue  # in a standalone process group, source and destination are not ranks of this run
         if channel not in unaligned and inbox_of(channel) not in accepting:
-            yield SharedChannel(channel, group, ranks, places)
+            yield SharedChannel(channel, group, ranks, indices)
 
 
 def accepting_inboxes(channels: Iterable[Channel]) -> set[tuple[str, int]]:

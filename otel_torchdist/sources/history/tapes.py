@@ -42,7 +42,7 @@ def history_of(tape: TapeReader) -> RankHistory:
         TapeError: The tape has become unreadable.
     """
     recorder = TapeHistory(tape)
-    for batch in tape.rest():
+    for batch in tape.poll_to_end():
         recorder.observe(batch)
     return recorder.history()
 

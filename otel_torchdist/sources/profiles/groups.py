@@ -1,8 +1,8 @@
 """The process groups of a job, from all its traces together.
 
-A trace names the groups of its rank with their members. But lists of more than 30 ranks are cut, and older traces have
-only names or sizes. Other traces fill the gaps: if the number of ranks that use a group equals its size, these ranks
-are its members.
+A trace names the groups of its rank with their members. But lists of more than 30 ranks are truncated, and older
+traces have only names or sizes. Other traces fill the gaps: if the number of ranks that use a group equals its size,
+these ranks are its members.
 """
 
 from __future__ import annotations

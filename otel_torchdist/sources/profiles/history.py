@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from otel_torchdist.model.calls import UNREAD, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.calls import NO_TAG, UNREAD, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import BARRIERS, MESSAGES, SEND, Contribution, operations_where
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
-from otel_torchdist.model.names import SignatureName
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.names import MAX_TENSORS, SignatureName
 from otel_torchdist.model.operations import Operation, Splits, StepMark
-from otel_torchdist.model.units import item_bytes
+from otel_torchdist.model.text import compress_ranks, item_bytes
 from otel_torchdist.sources.profiles.groups import ProfiledGroups
 from otel_torchdist.sources.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
 from otel_torchdist.tape.records.splits import MAX_LISTED
@@ -90,9 +89,7 @@ class ProfilePositions:
         return first <= call.sequence <= last
 
 
-MAX_TENSORS: Final = 8
-NO_TAG: Final = -1
-UNCLEAR_TAG: Final = 1
+UNALIGNED_TAG: Final = 1
 """Tag of calls without a comparable position, to separate them from aligned calls."""
 _PHASES: Final = {None: Phase.UNKNOWN, True: Phase.BACKWARD, False: Phase.OUTSIDE_BACKWARD}
 _REDUCING: Final = operations_where(lambda row: row.family.reduces)
@@ -199,7 +196,7 @@ def _channel(rank: int, arguments: CallArguments, group: GroupView | None, peer:
     if arguments.operation in MESSAGES and peer != NO_RANK:
         source, destination = (rank, peer) if arguments.operation == SEND else (peer, rank)
         return Channel(RecordKind.OPERATION, key, source, destination, NO_TAG)
-    return Channel(RecordKind.OPERATION, key) if aligned else Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
+    return Channel(RecordKind.OPERATION, key) if aligned else Channel(RecordKind.OPERATION, key, tag=UNALIGNED_TAG)
 
 
 @lru_cache(maxsize=65_536)

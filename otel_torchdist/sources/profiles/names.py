@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.model.collectives import operation_named
-from otel_torchdist.sources.flight.dump import called_name, dtype_name
+from otel_torchdist.sources.flight.dump import dtype_name, parse_profiling_name
 
 _NOT_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
 """Names of records that look like calls, but are not."""
@@ -31,7 +31,7 @@ def operation_name(recorded: str) -> str:
     """Return our name of an operation; '' for a record that is not a call, such as a wait."""
     if recorded in _NOT_CALLS:
         return ""
-    return called_name(recorded).operation
+    return parse_profiling_name(recorded).operation
 
 
 @lru_cache(maxsize=1_024)
@@ -56,6 +56,6 @@ def averages(kernel: str) -> bool:
 
 
 def dtype_of(recorded: str) -> str:
-    """Return torch's own name of a dtype: `float32` for `Float`, `float` and `Tensor(float)`."""
+    """Return torch's name of a dtype: `float32` for `Float`, `float` and `Tensor(float)`."""
     inner = recorded.removeprefix("Tensor(").removesuffix(")") if recorded.startswith("Tensor(") else recorded
     return _C_TYPES.get(inner) or dtype_name(inner)

@@ -48,7 +48,7 @@ class CallArguments(NamedTuple):
         dtype: `float32`, …; '' if not recorded.
         elements: Elements of this rank's input tensors; None if not recorded.
         received: Elements of the tensors that it receives; None if not recorded.
-        splits: Rows that an `all_to_all` sends to each member; empty if it is even, or if the list is cut.
+        splits: Rows that an `all_to_all` sends to each member; empty if it is even, or if the list is truncated.
         is_uneven: Whether an `all_to_all` sends parts of different sizes, or receives a different total than it sends.
         shapes: Shapes of the input tensors; empty unless the profiler recorded shapes.
         peer: Rank of the peer or root within the group; -1 for none.
@@ -140,10 +140,10 @@ class DecodedTrace:
 
     Attributes:
         profile: The valid parts.
-        bad: Number of parts left out as invalid.
+        bad_parts: Number of parts left out as invalid.
         first_fault: The fault of the first invalid part; '' without invalid parts.
     """
 
     profile: RankProfile
-    bad: int = 0
+    bad_parts: int = 0
     first_fault: str = ""

@@ -19,10 +19,11 @@ from typing import Final
 
 from otel_torchdist import guard
 
-_HIGH: Final = 4096
+_MAX_DESCRIPTOR: Final = 4096
 """Upper bound for our descriptors: a process's descriptor table is as large as its highest descriptor."""
-_BELOW_LIMIT: Final = 64
-_CREATES: Final = os.O_CREAT | os.O_EXCL | os.O_TRUNC
+_FREE_BELOW_LIMIT: Final = 64
+"""Descriptors between ours and the limit of the process, for our later files."""
+_CREATION_FLAGS: Final = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 
 
 class KeptDescriptor:
@@ -81,7 +82,7 @@ class KeptFile(KeptDescriptor):
         """
         super().__init__(os.open(path, flags | os.O_CLOEXEC, 0o600))
         self.path = path
-        self._flags = flags & ~_CREATES | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._flags = flags & ~_CREATION_FLAGS | os.O_CLOEXEC | os.O_NOFOLLOW
 
     def reopen(self) -> None:
         """Reopen the file if it is not open.
@@ -161,5 +162,5 @@ def make_room_for_descriptors() -> None:
 def high_descriptor() -> int:
     """Return a high descriptor: programs close low descriptors, or need them for `select`."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    ceiling = _HIGH if limit == resource.RLIM_INFINITY else min(limit, _HIGH)
-    return max(ceiling - _BELOW_LIMIT, 3)
+    ceiling = _MAX_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(limit, _MAX_DESCRIPTOR)
+    return max(ceiling - _FREE_BELOW_LIMIT, 3)

@@ -77,19 +77,19 @@ def is_file_locked(path: Path) -> bool:
         os.close(file)
 
 
-DEADLINE_S: Final = 5.0
-"""Longest time that a creator waits for a clean-up."""
+CLEAN_UP_S: Final = 5.0
+"""Default time that the creator of a tape waits for a clean-up to end."""
 _RETRY_S: Final = 0.002
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def using(directory: Path, deadline_s: float = DEADLINE_S) -> Generator[None]:
-    """Block clean-ups of a directory while a tape is created in it. Create the directory if it is missing.
+def shared_lock(directory: Path, deadline_s: float = CLEAN_UP_S) -> Generator[None]:
+    """Lock a directory against clean-ups while a tape is created in it. Create the directory if it is missing.
 
     Args:
         directory: The directory.
-        deadline_s: Longest time to wait for a clean-up.
+        deadline_s: Maximum time to wait for a clean-up.
 
     Raises:
         TapeError: The directory cannot be created, or stays locked.
@@ -105,20 +105,24 @@ def using(directory: Path, deadline_s: float = DEADLINE_S) -> Generator[None]:
     try:
         yield
     finally:
-        _give_up(file)
+        _release(file)
 
 
 @contextlib.contextmanager
-def alone_in(directory: Path) -> Generator[bool]:
-    """Block the creation of tapes in a directory; yield False if one is being created, or the directory is gone."""
+def exclusive_lock(directory: Path) -> Generator[bool]:
+    """Lock a directory against the creation of tapes.
+
+    Yields:
+        False if a tape is being created in it, or the directory is gone.
+    """
     with contextlib.ExitStack() as undo:
-        alone = False
+        is_alone = False
         with contextlib.suppress(OSError):
             file = os.open(directory, _FLAGS | os.O_NOFOLLOW)
-            undo.callback(_give_up, file)
+            undo.callback(_release, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
-        yield alone
+            is_alone = True
+        yield is_alone
 
 
 def _lock_shared(directory: Path) -> int | None:
@@ -127,7 +131,7 @@ def _lock_shared(directory: Path) -> int | None:
         directory.mkdir(0o700)
     with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
         file = os.open(directory, _FLAGS)
-        undo.callback(_give_up, file)
+        undo.callback(_release, file)
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.stat(directory)):
             undo.pop_all()
@@ -135,7 +139,7 @@ def _lock_shared(directory: Path) -> int | None:
     return None
 
 
-def _give_up(file: int) -> None:
+def _release(file: int) -> None:
     # Closing is not enough: a child forked meanwhile shares the lock while it lives.
     fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)

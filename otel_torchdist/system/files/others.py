@@ -13,15 +13,15 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK, opening a named pipe would wait for its other end."""
-_PIECE_BYTES: Final = 64 << 10
-"""Bytes to read at a time from files of unknown size, as in /proc."""
+_MIN_READ_BYTES: Final = 64 << 10
+"""Minimum size of a read. Files in /proc have the size 0."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _TOO_MANY_OPEN: Final = frozenset({errno.EMFILE, errno.ENFILE})
-_PASSING: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
+_TRANSIENT: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
 
 
 def open_regular(path: Path, owner: int | None = None, writable: bool = False) -> int:
@@ -46,33 +46,33 @@ def open_regular(path: Path, owner: int | None = None, writable: bool = False) -
         os.close(directory)
 
 
-def read_regular(path: Path, most: int, owner: int | None = None) -> bytes:
+def read_regular(path: Path, max_bytes: int, owner: int | None = None) -> bytes:
     """Read a whole regular file.
 
     Args:
         path: See `open_regular`.
-        most: Maximum size of the file in bytes.
+        max_bytes: Maximum size of the file in bytes.
         owner: See `open_regular`.
 
     Raises:
         OSError: As for `open_regular`, or the file is larger.
     """
     with contextlib.closing(_File(open_regular(path, owner))) as file:
-        content = file.read(0, most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+        content = file.read(0, max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes")
     return content
 
 
-def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> bytes:
-    """Read at most `most` bytes of a regular file from `offset` on; a negative offset counts from its end.
+def read_part(path: Path, offset: int, max_bytes: int, owner: int | None = None) -> bytes:
+    """Read at most `max_bytes` of a regular file from `offset` on; a negative offset counts from its end.
 
     Raises:
         OSError: As for `open_regular`.
     """
     with contextlib.closing(_File(open_regular(path, owner))) as file:
         start = offset if offset >= 0 else max(os.fstat(file.descriptor).st_size + offset, 0)
-        return file.read(start, most)
+        return file.read(start, max_bytes)
 
 
 def changed_ns(path: Path) -> int:
@@ -90,16 +90,16 @@ def is_gone(error: OSError) -> bool:
 
 def is_transient(error: OSError) -> bool:
     """Return whether an error is transient: a retry may succeed without any change to the file."""
-    return error.errno in _PASSING
+    return error.errno in _TRANSIENT
 
 
 def reason(error: OSError) -> str:
     """Return the reason of an error in one line, with a remedy if the process is out of descriptors."""
-    why = error.strerror or type(error).__name__
+    text = error.strerror or type(error).__name__
     hint = (
         "; a larger `ulimit -n` (LimitNOFILE= of a service) raises that limit" if error.errno in _TOO_MANY_OPEN else ""
     )
-    return readable(why) + hint
+    return readable(text) + hint
 
 
 class _File:
@@ -108,15 +108,17 @@ class _File:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def read(self, offset: int, most: int) -> bytes:
-        """Read as `os.pread` does, repeatedly, until `most` bytes are read or the file ends."""
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Read as `os.pread` does, repeatedly, until `max_bytes` are read or the file ends."""
         parts: list[bytes] = []
         # `pread` allocates the requested size at once, which may be more memory than is available.
         expected = max(os.fstat(self.descriptor).st_size - offset, 0) + 1
-        while most > 0 and (part := os.pread(self.descriptor, min(most, max(expected, _PIECE_BYTES)), offset)):
+        while max_bytes > 0 and (
+            part := os.pread(self.descriptor, min(max_bytes, max(expected, _MIN_READ_BYTES)), offset)
+        ):
             parts.append(part)
             offset += len(part)
-            most -= len(part)
+            max_bytes -= len(part)
         return b"".join(parts)
 
     def close(self) -> None:

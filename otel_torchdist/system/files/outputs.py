@@ -18,7 +18,8 @@ from typing import IO, Final, cast
 from otel_torchdist.errors import TorchDistError
 
 _START_BYTES: Final = 256
-_LEVEL: Final = 6
+"""`check_output` searches as many bytes for the mark."""
+_COMPRESSION_LEVEL: Final = 6
 
 
 class OutputError(TorchDistError):
@@ -65,7 +66,7 @@ def write_output(path: Path, pieces: Iterable[bytes]) -> int:
     try:
         with open(unfinished, "xb") as file:
             if path.name.endswith(".gz"):
-                with gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", file), mtime=0) as packed:
+                with gzip.GzipFile("", "wb", _COMPRESSION_LEVEL, cast("IO[bytes]", file), mtime=0) as packed:
                     packed.writelines(pieces)
             else:
                 file.writelines(pieces)

@@ -14,12 +14,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-_COMMON: Final = os.O_CLOEXEC | os.O_NOFOLLOW
-_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | _COMMON
+_SAFE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | _SAFE_FLAGS
 
 
 def directory_facts(directory: Path) -> os.stat_result:
-    """Return the owner, the device and the inode of a directory.
+    """Return the status of a directory: owner, device and inode.
 
     Raises:
         OSError: There is no such directory, or it or its parent is a link.
@@ -41,7 +41,7 @@ def open_or_create(path: Path, owner: int | None = None) -> int:
     with _opened(path.parent, _user(owner)) as directory:
         with contextlib.suppress(FileExistsError):
             return _create(path.name, os.O_RDWR, 0o600, directory)
-        return os.open(path.name, os.O_RDWR | os.O_NONBLOCK | _COMMON, dir_fd=directory)
+        return os.open(path.name, os.O_RDWR | os.O_NONBLOCK | _SAFE_FLAGS, dir_fd=directory)
 
 
 def create_anew(path: Path, mode: int = 0o600, parent_may_be_link: bool = False) -> int:
@@ -60,7 +60,7 @@ def create_anew(path: Path, mode: int = 0o600, parent_may_be_link: bool = False)
 
 
 def replace_at_once(
-    path: Path, hidden: Path, content: bytes, mode: int = 0o600, owner: int | None = None, or_ours: bool = False
+    path: Path, hidden: Path, content: bytes, mode: int = 0o600, owner: int | None = None, accept_own: bool = False
 ) -> None:
     """Replace a file atomically: readers see either the old or the new content.
 
@@ -70,12 +70,12 @@ def replace_at_once(
         content: The new content.
         mode: Its permissions.
         owner: The user who must own the directory; None for this process's user.
-        or_ours: Whether this process's user may own the directory instead.
+        accept_own: Whether the directory may belong to this process's user instead.
 
     Raises:
         OSError: No space is left, or the directory is gone or not writable.
     """
-    with _opened(path.parent, _user(owner), or_ours=or_ours) as directory:
+    with _opened(path.parent, _user(owner), accept_own=accept_own) as directory:
         try:
             with open(_create_anew(hidden.name, mode, directory), "wb") as stream:
                 stream.write(content)
@@ -86,20 +86,20 @@ def replace_at_once(
             raise
 
 
-def remove(path: Path, owner: int | None = None, or_ours: bool = False) -> None:
+def remove(path: Path, owner: int | None = None, accept_own: bool = False) -> None:
     """Remove a file, or a link in its place; a missing file is not an error.
 
     Args:
         path: The file.
         owner: See `replace_at_once`.
-        or_ours: See `replace_at_once`.
+        accept_own: See `replace_at_once`.
 
     Raises:
         OSError: The directory is not writable.
     """
     with (
         contextlib.suppress(FileNotFoundError),
-        _opened(path.parent, _user(owner), or_ours=or_ours) as directory,
+        _opened(path.parent, _user(owner), accept_own=accept_own) as directory,
     ):
         os.unlink(path.name, dir_fd=directory)
 
@@ -115,10 +115,10 @@ def make_directory(path: Path, mode: int, owner: int | None = None) -> None:
     Raises:
         OSError: The directory cannot be created, or the path is not a directory.
     """
-    with _opened(path.parent, _user(owner), parent_may_be_link=True, or_ours=True) as parent:
+    with _opened(path.parent, _user(owner), parent_may_be_link=True, accept_own=True) as parent:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path.name, mode, dir_fd=parent)
-        file = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | _COMMON, dir_fd=parent)
+        file = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | _SAFE_FLAGS, dir_fd=parent)
         try:
             if os.fstat(file).st_uid == os.geteuid():
                 os.fchmod(file, mode)
@@ -133,20 +133,20 @@ def _user(owner: int | None) -> int:
 
 @contextlib.contextmanager
 def _opened(
-    directory: Path, owner: int | None, parent_may_be_link: bool = False, or_ours: bool = False
+    directory: Path, owner: int | None, parent_may_be_link: bool = False, accept_own: bool = False
 ) -> Generator[int]:
     """Open a directory; neither it nor its parent may be a link. Links above the parent are trusted.
 
     The directory must belong to `owner`, unless that is None.
     """
-    parent = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if parent_may_be_link else _DIRECTORY)
+    parent = os.open(directory.parent, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW if parent_may_be_link else _DIRECTORY_FLAGS)
     try:
-        file = os.open(directory.name or ".", _DIRECTORY, dir_fd=parent)
+        file = os.open(directory.name or ".", _DIRECTORY_FLAGS, dir_fd=parent)
     finally:
         os.close(parent)
     try:
         actual = os.fstat(file).st_uid
-        if owner is not None and actual != owner and not (or_ours and actual == os.geteuid()):
+        if owner is not None and actual != owner and not (accept_own and actual == os.geteuid()):
             raise OSError(errno.EPERM, f"its directory belongs to user {actual} and not to user {owner}")
         yield file
     finally:
@@ -160,7 +160,7 @@ def _create_anew(name: str, mode: int, directory: int) -> int:
 
 
 def _create(name: str, access: int, mode: int, directory: int) -> int:
-    file = os.open(name, access | _COMMON | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
+    file = os.open(name, access | _SAFE_FLAGS | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
     os.fchmod(file, mode)  # regardless of the umask: Prometheus reads some files as another user
     _give_to_owner_of(directory, file)
     return file

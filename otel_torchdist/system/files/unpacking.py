@@ -17,8 +17,8 @@ FREE_BYTES: Final = 1 << 30
 MAX_RATIO: Final = 250
 """Output allowed per byte of input, beyond `FREE_BYTES`. Dumps, traces and logs of real jobs reach 10 to 40."""
 _BUFFER_BYTES: Final = 64 << 10
-_FIRST_PIECE: Final = 512
-"""Bytes given to a new decompressor. It copies the input after its end, and a file may have a member every 20 bytes."""
+_FIRST_PIECE_BYTES: Final = 512
+"""Input for a new decompressor. It copies the input beyond the end of its member, and members may be 20 bytes long."""
 
 
 class TooLargeError(TorchDistError):
@@ -34,39 +34,39 @@ class Readable(Protocol):
 
 
 class Allowance(Protocol):
-    """A limit of the output that grows with the input."""
+    """A limit on the output, which grows with the input."""
 
-    def give(self, packed: int, /) -> None:
-        """Allow the output of `packed` bytes of input."""
+    def give(self, packed_bytes: int, /) -> None:
+        """Allow the output of `packed_bytes` of input."""
         ...
 
 
 class UnpackBudget:
-    """The remaining output that decompression may produce, shared by all files of one command."""
+    """The bytes that decompression may still produce, for all files of one command together."""
 
     def __init__(self, free_bytes: int = FREE_BYTES) -> None:
         self._free_bytes = free_bytes
-        self._left = free_bytes
+        self._remaining = free_bytes
 
-    def give(self, packed: int, /) -> None:
-        """Allow the output of `packed` bytes of input."""
-        self._left += packed * MAX_RATIO
+    def give(self, packed_bytes: int, /) -> None:
+        """Allow the output of `packed_bytes` of input."""
+        self._remaining += packed_bytes * MAX_RATIO
 
-    def take(self, unpacked: int) -> None:
-        """Use up `unpacked` bytes of output.
+    def take(self, unpacked_bytes: int) -> None:
+        """Use up `unpacked_bytes` of the allowed output.
 
         Raises:
             TooLargeError: The allowance is used up.
         """
-        self._left = max(self._left - unpacked, -1)
-        if self._left < 0:
+        self._remaining = max(self._remaining - unpacked_bytes, -1)
+        if self._remaining < 0:
             raise TooLargeError(
                 f"it unpacks to more than {MAX_RATIO} times its size and more than {self._free_bytes >> 20} MiB; "
                 "the rest is not read: unpack it to have it read"
             )
 
 
-class Counted:
+class MeteredFile:
     """A compressed file. Each read from it enlarges the allowance for its output."""
 
     def __init__(self, stream: Readable, allowance: Allowance) -> None:
@@ -86,9 +86,9 @@ class GzipStream:
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._buffer: bytes = b""
-        self._at = 0
+        self._offset = 0
         self._member: Any = None
-        self._piece = _FIRST_PIECE
+        self._piece_bytes = _FIRST_PIECE_BYTES
         self._is_first = True
 
     def read(self, size: int, /) -> bytes:
@@ -101,8 +101,8 @@ class GzipStream:
         while (member := self._member or self._next_member()) is not None:
             piece = self._next_piece()
             output: bytes = member.decompress(piece, size)
-            self._at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
-            self._piece = min(2 * self._piece, _BUFFER_BYTES)
+            self._offset += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
+            self._piece_bytes = min(2 * self._piece_bytes, _BUFFER_BYTES)
             self._member = None if member.eof else member
             if not output and not piece and not member.eof:
                 raise EOFError("the end of the compressed file is missing")
@@ -112,43 +112,43 @@ class GzipStream:
 
     def _next_member(self) -> Any:
         """Skip zeros; return a decompressor for the next member, or None at the end."""
-        self._piece = _FIRST_PIECE
+        self._piece_bytes = _FIRST_PIECE_BYTES
         while piece := self._next_piece():
-            rest = piece if self._is_first else piece.lstrip(b"\0")
-            self._at += len(piece) - len(rest)
-            if rest:
+            after_zeros = piece if self._is_first else piece.lstrip(b"\0")
+            self._offset += len(piece) - len(after_zeros)
+            if after_zeros:
                 self._is_first = False
                 return zlib.decompressobj(wbits=31)
         return None
 
     def _next_piece(self) -> bytes:
-        if self._at == len(self._buffer):
-            self._buffer, self._at = self._stream.read(_BUFFER_BYTES), 0
-        return self._buffer[self._at : self._at + self._piece]
+        if self._offset == len(self._buffer):
+            self._buffer, self._offset = self._stream.read(_BUFFER_BYTES), 0
+        return self._buffer[self._offset : self._offset + self._piece_bytes]
 
 
-def gunzip(content: bytes, most: int) -> tuple[bytes, Exception | None]:
+def gunzip(content: bytes, max_bytes: int) -> tuple[bytes, Exception | None]:
     """Decompress gzip in memory.
 
     Returns:
-        Up to `most` bytes, and the error that ended decompression early, or None.
+        At most `max_bytes`, and the error that ended decompression early, or None.
     """
     stream = GzipStream(io.BytesIO(content))
     output = io.BytesIO()  # `getvalue` makes no copy at the end, unlike joining parts
     try:
-        while (left := most - output.tell()) > 0 and (part := stream.read(min(left, 1 << 20))):
+        while (missing := max_bytes - output.tell()) > 0 and (part := stream.read(min(missing, 1 << 20))):
             output.write(part)
     except (EOFError, zlib.error) as error:
         return output.getvalue(), error
     return output.getvalue(), None
 
 
-def gunzip_start(stream: Readable, most: int) -> bytes:
-    """Decompress the first `most` bytes of gzip, or fewer if the file is damaged."""
-    unpacked, start = GzipStream(stream), b""
+def gunzip_start(stream: Readable, max_bytes: int) -> bytes:
+    """Decompress the first `max_bytes` of gzip, or fewer if the file is damaged."""
+    gzip_stream, content = GzipStream(stream), b""
     try:
-        while (left := most - len(start)) > 0 and (part := unpacked.read(left)):
-            start += part
+        while (missing := max_bytes - len(content)) > 0 and (part := gzip_stream.read(missing)):
+            content += part
     except (OSError, EOFError, zlib.error):
         pass
-    return start
+    return content

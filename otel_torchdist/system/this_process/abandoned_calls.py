@@ -1,4 +1,4 @@
-"""Abandons calls into torch that are still in progress on daemon threads of ours when Python ends.
+"""Abandons calls into torch that are still in progress on our daemon threads when Python ends.
 
 Up to Python 3.13, `pthread_exit` ends a daemon thread that requests the GIL from a finalizing interpreter. pybind11
 requests it in a destructor, which must not unwind, so C++ ends the process with SIGABRT, whatever its exit code was.
@@ -21,16 +21,16 @@ from typing import Final, NamedTuple
 from otel_torchdist import guard
 
 GRACE_S: Final = 0.2
-"""Seconds for threads to return by themselves; the code that started them has already waited for them."""
+"""Seconds for threads to return by themselves. The code that started them has already waited for them."""
 _CHECK_S: Final = 0.03
 """Seconds between two checks of a thread: several times the 5 ms after which a waiter for the GIL wakes up."""
-_CHECKS: Final = 10
+_MAX_CHECKS: Final = 10
 _SIGSET_BYTES: Final = 128
 """Size of `sigset_t` in glibc and musl."""
 
 
 class BackgroundCalls:
-    """The calls into torch in progress on daemon threads of ours. Wrap each call in `with BACKGROUND_CALLS:`.
+    """The calls into torch that are in progress on our daemon threads. Wrap each call in `with BACKGROUND_CALLS:`.
 
     Never on a thread of the program: after `abandon`, its next call would block forever.
     """
@@ -61,7 +61,7 @@ class BackgroundCalls:
         deadline = time.monotonic() + GRACE_S
         while self._inside and time.monotonic() < deadline:
             time.sleep(0.005)
-        for _ in range(_CHECKS):
+        for _ in range(_MAX_CHECKS):
             if not self._inside:
                 return
             self._park_sleeping()
@@ -79,9 +79,9 @@ class BackgroundCalls:
                 _park(thread, sleep)
 
     def _block_forever(self) -> None:
-        never = threading.Lock()
-        never.acquire()
-        never.acquire()
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
 
 
 BACKGROUND_CALLS: Final = BackgroundCalls()
@@ -141,10 +141,10 @@ def _park(thread: int, sleep: _Sleep) -> None:
 def _unused_signal(libc: ctypes.PyDLL, blocked: int, pause: int | None) -> int | None:
     """Return a real-time signal that is neither blocked nor handled, except by `pause`; None if there is none."""
     for number in range(signal.SIGRTMAX, signal.SIGRTMIN, -1):
-        now = _SignalAction()
-        if blocked >> (number - 1) & 1 or libc.sigaction(number, None, ctypes.byref(now)) != 0:
+        current = _SignalAction()
+        if blocked >> (number - 1) & 1 or libc.sigaction(number, None, ctypes.byref(current)) != 0:
             continue
-        if now.handler in (None, pause):
+        if current.handler in (None, pause):
             return number
     return None
 

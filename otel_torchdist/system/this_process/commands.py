@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 # --- signals ----------------------------------------------------------------------------------------------------------
-# Handles SIGINT, SIGTERM and SIGHUP as requests to stop cleanly.
+# Handles SIGINT, SIGTERM and SIGHUP as requests to stop cleanly, or delays them.
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -38,7 +38,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._handlers[number] = signal.signal(number, self._note)
+                self._handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(
@@ -49,7 +49,7 @@ class StopSignals:
         os.close(self._read)
         os.close(self._write)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"\0")
@@ -58,12 +58,12 @@ class StopSignals:
         """Ignore the next SIGHUP, and stop at the second; return a function that tells whether the first has come."""
         hangups: list[int] = []
 
-        def note(number: int, frame: FrameType | None) -> None:
+        def count_hangup(number: int, frame: FrameType | None) -> None:
             if hangups:
-                self._note(number, frame)
+                self._record(number, frame)
             hangups.append(number)
 
-        self._handlers.setdefault(signal.SIGHUP, signal.signal(signal.SIGHUP, note))
+        self._handlers.setdefault(signal.SIGHUP, signal.signal(signal.SIGHUP, count_hangup))
         return lambda: bool(hangups)
 
     def explain(self, error: OSError) -> bool:
@@ -85,6 +85,18 @@ class StopSignals:
         poll = select.poll()  # `select.select` fails for descriptors beyond 1023
         poll.register(self._read, select.POLLIN)
         poll.poll(timeout_s * 1000)
+
+
+@contextmanager
+def delaying_signals(*signals: signal.Signals) -> Generator[None]:
+    """Delay signals until the end of this block; by default, all signals that end a command."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        # For an earlier Ctrl-C, Python raises KeyboardInterrupt here, after the signals have been blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals or _SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _is_terminal_gone() -> bool:

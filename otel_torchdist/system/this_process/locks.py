@@ -1,4 +1,4 @@
-"""Reads from the kernel whether a thread of this process waits for a lock: frames do not show it in C calls."""
+"""Reads from the kernel whether a thread of this process waits for a lock. Frames do not show waits in C functions."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ import sys
 from typing import Final
 
 NOTICE: Final = "NOTICE"
-"""Level in an agent's log of notices for a rank to log, because the agent cannot write to the job's standard error."""
+"""Level, in an agent's log, of notices that a rank logs for an agent that cannot write to the job's standard error."""
 ANNOUNCED: Final = "ANNOUNCED"
-"""Level in an agent's log of warnings that are on the job's standard error already."""
+"""Level, in an agent's log, of warnings that the agent has already written to the job's standard error."""
 _LEVEL: Final = "otel_torchdist_level"
 
 
@@ -29,12 +29,26 @@ class LevelFormatter(logging.Formatter):
 
 def goes_to_stderr_only(logger: logging.Logger) -> bool:
     """Return whether all handlers of a logger write to standard error, as does Python's default without handlers."""
+    return all(map(_writes_to_stderr, _handlers_of(logger)))
+
+
+def log_beyond_stderr(logger: logging.Logger, level: int, message: str) -> None:
+    """Log a message to the handlers that do not write to standard error, such as files and exporters."""
+    if not logger.isEnabledFor(level):
+        return
+    record = logger.makeRecord(logger.name, level, __file__, 0, "%s", (message,), None)
+    for handler in _handlers_of(logger):
+        if level >= handler.level and not _writes_to_stderr(handler):
+            handler.handle(record)
+
+
+def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
     handlers: list[logging.Handler] = []
     current: logging.Logger | None = logger
     while current is not None:
         handlers += current.handlers
         current = current.parent if current.propagate else None
-    return all(_writes_to_stderr(handler) for handler in handlers)
+    return handlers
 
 
 def _writes_to_stderr(handler: logging.Handler) -> bool:

@@ -34,7 +34,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 
 _T = TypeVar("_T")
@@ -92,7 +92,7 @@ class _Group:
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
     dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
     world: str = ""
-    here: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1
+    world_rank: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1
     address: str = ""
 
 
@@ -187,7 +187,7 @@ def _name(line: _Line) -> Name | None:
             group.at_timeout,
             tuple(map(readable, group.dimensions)),
             readable(group.world, MAX_TEXT),
-            group.here,
+            group.world_rank,
             readable(group.address),
         )
     if line.signature is not None:

@@ -109,13 +109,13 @@ class NamesWriter:
             name: The name.
             spare: Number of ids that must stay free for other names.
         """
-        identity = self.find_room(name, spare)
+        identity = self.intern_optional(name, spare)
         if identity == OTHER:
             self.dropped += 1
         return identity
 
-    def find_room(self, name: Name, spare: int) -> int:
-        """Return the id of a name as `intern` does, but do not count `OTHER` as dropped: the name is dispensable."""
+    def intern_optional(self, name: Name, spare: int) -> int:
+        """Return the id of a dispensable name, as `intern` does, but without counting `OTHER` as dropped."""
         identity = self._ids.get(name)
         if identity is not None:
             return identity

@@ -14,7 +14,7 @@ from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.layout import Word, check_position, unpack_failure
 from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.activities import renewed_interval
+from otel_torchdist.tape.records.activities import updated_interval
 
 # A synchronous collective blocks its thread. Once that thread has entered another operation, the previous call is over.
 # If its record stayed open, it would look like a permanent stall.
@@ -41,9 +41,9 @@ class AbandonedCalls:
         self._newest[operation.thread] = operation.number, operation.entered_ns
 
     def among(self, open_operations: Iterable[Operation]) -> list[Operation]:
-        """Return the abandoned operations. Each ends at the entry of its thread's next operation."""
+        """Return the abandoned operations. Each ends when its thread entered its next operation."""
         now_ns = time.monotonic_ns()
-        left: dict[int, int] = {}
+        left_ns_by_number: dict[int, int] = {}
         abandoned: list[Operation] = []
         for operation in open_operations:
             number, entered_ns = self._newest.get(operation.thread, (0, 0))
@@ -51,10 +51,10 @@ class AbandonedCalls:
                 continue
             if operation.kind is not RecordKind.OPERATION or not operation.thread:
                 continue
-            left_ns = left[operation.number] = self._left_ns.get(operation.number, entered_ns)
+            left_ns = left_ns_by_number[operation.number] = self._left_ns.get(operation.number, entered_ns)
             if now_ns - left_ns >= GRACE_NS:
                 abandoned.append(msgspec.structs.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
-        self._left_ns = left
+        self._left_ns = left_ns_by_number
         return abandoned
 
 
@@ -73,9 +73,9 @@ class OpenIntervals:
         self._missing: set[int] = set()
         self._abandoned = AbandonedCalls()
 
-    def resume(self, known: Iterable[Interval]) -> None:
+    def resume(self, intervals: Iterable[Interval]) -> None:
         """Continue with the open intervals of another reader."""
-        self._open = {interval.number: interval for interval in known}
+        self._open = {interval.number: interval for interval in intervals}
 
     @property
     def count(self) -> int:
@@ -114,7 +114,7 @@ class OpenIntervals:
         if interval is None:
             batch.lost += 1
             return
-        current = renewed_interval(interval, words_of(data)) or interval
+        current = updated_interval(interval, words_of(data)) or interval
         name, blame = unpack_failure(failure)
         ended = msgspec.structs.replace(current, completed_ns=entered + elapsed, how=how, failure=name)
         batch.add_ended(msgspec.structs.replace(ended, blame=blame) if isinstance(ended, Operation) else ended)
@@ -123,8 +123,8 @@ class OpenIntervals:
         """Add the ends since the last poll to the batch. `caught_up` is true if no record is unread."""
         refuge: dict[int, int] | None = None
         for number, interval in list(self._open.items()):
-            copied = self._ended_words.get(number)
-            if copied is not None and (ended := renewed_interval(interval, copied)) is not None:
+            ended_words = self._ended_words.get(number)
+            if ended_words is not None and (ended := updated_interval(interval, ended_words)) is not None:
                 self._settle(ended, batch)
                 continue
             words = tape.ring_words(number)
@@ -147,7 +147,7 @@ class OpenIntervals:
             batch.ended.append(ended)
 
     def _renew(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
-        current = renewed_interval(interval, words)
+        current = updated_interval(interval, words)
         if current is None:
             del self._open[interval.number]
             batch.lost += 1

@@ -17,8 +17,8 @@ from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
 from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.open_intervals import OpenIntervals
+from otel_torchdist.tape.reading.pending_numerics import PendingNumerics
 from otel_torchdist.tape.reading.scans import RingScan, unfinished
-from otel_torchdist.tape.reading.values import Values
 from otel_torchdist.tape.records.activities import decoded, interval_of
 from otel_torchdist.tape.records.operations import operation_of, step_of
 from otel_torchdist.tape.records.splits import PendingSplits
@@ -52,7 +52,7 @@ class TapeReader(MappedTape):
         self._next = 1
         self._gap_since: float | None = None
         self._splits = PendingSplits()
-        self._values = Values()
+        self._pending_numerics = PendingNumerics()
         self._open = OpenIntervals()
         self._ahead = b""
         self._ahead_from = 0
@@ -112,7 +112,7 @@ class TapeReader(MappedTape):
         """Return the open activities at the last poll, oldest first."""
         return [interval for interval in self._open.oldest_first() if isinstance(interval, Activity)]
 
-    def rest(self) -> Iterator[Batch]:
+    def poll_to_end(self) -> Iterator[Batch]:
         """Poll to the current end of the tape. The number of polls is bounded, since a live rank keeps writing.
 
         Raises:
@@ -120,25 +120,25 @@ class TapeReader(MappedTape):
         """
         return (self.poll() for _ in range(2 + self.capacity // POLL_LIMIT))
 
-    def poll(self, limit: int = POLL_LIMIT, is_behind: bool = False) -> Batch:
+    def poll(self, limit: int = POLL_LIMIT, may_skip: bool = False) -> Batch:
         """Read new records, and update the open operations and activities.
 
         Args:
             limit: Upper bound on the records read.
-            is_behind: Whether records may be skipped: if more than half of the ring is unread, finished records outside
-                its newest eighth are counted as lost without being read.
+            may_skip: Whether finished records may be skipped. If so, and if more than half of the ring is unread,
+                finished records outside its newest eighth are counted as lost without being read.
 
         Raises:
             TapeError: The file has become too short.
         """
         batch = Batch()
         self._scan.begin_poll()
-        if is_behind:
+        if may_skip:
             self._skip_finished(batch)
         caught_up = self._read_new(batch, limit)
         self._ahead = b""
         self._open.update(self, batch, caught_up)
-        self._values.update(self, batch)
+        self._pending_numerics.update(self, batch)
         self.lost += batch.lost
         return batch
 
@@ -175,15 +175,15 @@ class TapeReader(MappedTape):
         Almost all records are intact operations. The slow path reads other records one at a time.
         """
         ahead, number = self._ahead, self._next
-        begin = (number - self._ahead_from) * layout.RECORD_SIZE
-        if not 0 <= begin < len(ahead) or self._values.are_pending:
+        start = (number - self._ahead_from) * layout.RECORD_SIZE
+        if not 0 <= start < len(ahead) or self._pending_numerics.awaits_operations:
             return
-        end = min(len(ahead), begin + limit * layout.RECORD_SIZE)
-        for place in range(begin, end, layout.RECORD_SIZE):
-            record = _RECORD.unpack_from(ahead, place)
+        end = min(len(ahead), start + limit * layout.RECORD_SIZE)
+        for offset in range(start, end, layout.RECORD_SIZE):
+            record = _RECORD.unpack_from(ahead, offset)
             if record[0] != number or record[_KIND] != _OPERATION or record[_FLAGS] & _UNEVEN:
                 break
-            payload = ahead[place + layout.PAYLOAD_OFFSET : place + layout.WORDS_OFFSET]
+            payload = ahead[offset + layout.PAYLOAD_OFFSET : offset + layout.WORDS_OFFSET]
             if record[1] != seals.payload_checksum(number, payload):
                 break
             try:
@@ -203,11 +203,11 @@ class TapeReader(MappedTape):
         return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
 
     def _copied(self, number: int) -> bytes | None:
-        """Return a record from the copied part of the ring, valid or not; None if it is not there."""
-        place = (number - self._ahead_from) * layout.RECORD_SIZE
-        if not 0 <= place < len(self._ahead) or number_of(self._ahead, place) != number:
+        """Return a record from the copied part of the ring, valid or not; None if that part does not contain it."""
+        offset = (number - self._ahead_from) * layout.RECORD_SIZE
+        if not 0 <= offset < len(self._ahead) or number_of(self._ahead, offset) != number:
             return None
-        return self._ahead[place : place + layout.RECORD_SIZE]
+        return self._ahead[offset : offset + layout.RECORD_SIZE]
 
     def _copy_ahead(self) -> None:
         """Copy new records with one system call: a call per record would cost more."""
@@ -305,7 +305,7 @@ class TapeReader(MappedTape):
             case RecordKind.OPERATION:
                 is_uneven = fields[_FLAGS_FIELD] & _UNEVEN
                 splits = self._splits.take(thread=fields[10], entered_ns=fields[0]) if is_uneven else None
-                operation = operation_of(number, fields, splits, self._values.take(self, fields, batch))
+                operation = operation_of(number, fields, splits, self._pending_numerics.take(self, fields, batch))
                 self._open.enter(operation, words_of(data), batch)
             case RecordKind.RENDEZVOUS | RecordKind.ACTIVITY:
                 self._open.enter(interval_of(number, fields), words_of(data), batch)
@@ -317,5 +317,5 @@ class TapeReader(MappedTape):
                 self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
                 batch.companions.append(number)
             case RecordKind.NUMERICS:
-                self._values.add(number, fields)
+                self._pending_numerics.add(number, fields)
                 batch.companions.append(number)

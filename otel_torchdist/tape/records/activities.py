@@ -1,7 +1,7 @@
 """Activities: timed intervals that are not collectives, such as optimizer steps, data waits and checkpoint stages.
 
-A rank waits for others only in operations, so activities are not operations. The judge uses activities only to tell
-which checkpoint a rank is in (`CheckpointView`).
+A rank waits for other ranks only in operations, so activities are not operations. The judge uses activities only to
+tell which checkpoint a rank is in (`CheckpointView`).
 
 An activity has the record of an operation, with most fields 0. `TapeWriter.begin_prepared` publishes it and `complete`
 ends it, so an open activity survives the reuse of its slot and the end of its process, as an open operation does.
@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.activity_kinds import CALL_SIDES
 from otel_torchdist.model.history import Activity, Interval
 from otel_torchdist.model.kinds import ActivityKind, CallMode, RecordKind
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityWord, Word, check_position, clipped
-from otel_torchdist.tape.records.operations import operation_of, renewed
+from otel_torchdist.tape.records.operations import operation_of, updated_operation
 
 # A remote procedure call is an activity of the caller's thread, and a second activity of the thread that runs the
 # function. Only the second refers to the first: the caller's request contains the nonce of its tape and the number of
@@ -42,7 +42,7 @@ def call_of(fields: Sequence[int]) -> RemoteCall:
     return RemoteCall(worker, worker_name, call_site, mode, nonce, number, step, None, mode is CallMode.SYNC)
 
 
-def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: Sequence[int]) -> RemoteCall | None:
+def updated_call(call: RemoteCall | None, number: int, entered_ns: int, words: Sequence[int]) -> RemoteCall | None:
     """Return the remote call updated from its record's words."""
     if call is None or not (words[Word.RETURNED] or words[Word.WAIT_ENTERED]):
         return call
@@ -68,21 +68,21 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     entered, step, parent, message_bytes, _, kind_code, _, detail, _, _, thread = fields[:11]
     kind = ActivityKind(kind_code)
     check_position(number, entered, step, parent)
-    if kind in SIDES:
+    if kind in CALL_SIDES:
         return Activity(number, kind, entered, step, detail, thread, call=call_of(fields))
     return Activity(number, kind, entered, step, detail, thread, parent=parent, message_bytes=clipped(message_bytes))
 
 
-def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
+def updated_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
     """Return the activity updated from its words; None if a word of its end is damaged."""
     completed, failure = (seals.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
     if activity.call is not None:
-        call = renewed_call(activity.call, activity.number, activity.entered_ns, words)
+        call = updated_call(activity.call, activity.number, activity.entered_ns, words)
         current = activity if call is activity.call else msgspec.structs.replace(activity, call=call)
     else:
-        current = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
+        current = _with_activity_words(activity, words) if any(words[: len(ActivityWord)]) else activity
     if completed is None:
         return current
     elapsed_ns, how = completed
@@ -91,7 +91,7 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
     )
 
 
-def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
+def _with_activity_words(activity: Activity, words: Sequence[int]) -> Activity:
     """Return the activity with the values of its `ActivityWord`s; the same object if no value is new."""
     unsealed = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
     size, files, storage, explanation = (None if word is None else word[0] for word in unsealed)
@@ -124,6 +124,6 @@ def decoded(number: int, record: bytes | None) -> Interval | None:
         return None
 
 
-def renewed_interval(interval: Interval, words: Sequence[int]) -> Interval | None:
+def updated_interval(interval: Interval, words: Sequence[int]) -> Interval | None:
     """Return the operation or activity updated from its words; None if a word is damaged."""
-    return renewed_activity(interval, words) if isinstance(interval, Activity) else renewed(interval, words)
+    return updated_activity(interval, words) if isinstance(interval, Activity) else updated_operation(interval, words)

@@ -11,10 +11,17 @@ from typing import Final
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.model.occupations import MEETINGS, NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.rank_state.occupations import (
+    MEETINGS,
+    NO_CHECKPOINTS,
+    CheckpointView,
+    FailedCheckpoint,
+    RankCheckpoints,
+)
 from otel_torchdist.tape.names.reader import Names
 
-MAX_KNOWN: Final = 1_024
+MAX_TRACKED: Final = 1_024
+"""Upper bound on the open checkpoint activities, and on the causes of failed stages, that are remembered."""
 MAX_STAGES: Final = 64
 MAX_FAILED: Final = 8
 MAX_DURATIONS: Final = 16
@@ -36,7 +43,7 @@ class CheckpointParts:
         if activity.kind not in CHECKPOINTS:
             return
         self._operations[activity.number] = self.operation_of(activity)
-        while len(self._operations) > MAX_KNOWN:
+        while len(self._operations) > MAX_TRACKED:
             del self._operations[next(iter(self._operations))]
 
     def ended(self, activity: Activity) -> None:
@@ -48,7 +55,7 @@ class CheckpointParts:
         return CHECKPOINT_OPERATIONS.get(activity.kind) or self._operations.get(activity.parent, "")
 
     def stage_of(self, activity: Activity) -> str:
-        """Return the name of a checkpoint stage; '' for other activities."""
+        """Return the name of the stage that an activity is; '' if it is not a checkpoint stage."""
         return self._names.text(activity.detail) or "" if activity.kind is ActivityKind.CHECKPOINT_STAGE else ""
 
 
@@ -73,12 +80,12 @@ class CheckpointLog:
         """Process the activities of a batch."""
         for activity in entered:
             self._parts.entered(activity)
-        # Inner activities come first, because they contain the cause of the outer activity's failure.
+        # A stage ends before its checkpoint, and its failure is the cause of the checkpoint's failure.
         for activity in inner_first(ended):
             self._ended(activity, self._parts.operation_of(activity), self._parts.stage_of(activity))
             self._parts.ended(activity)
 
-    def shown(self, still_open: Iterable[Activity]) -> RankCheckpoints:
+    def snapshot(self, still_open: Iterable[Activity]) -> RankCheckpoints:
         """Return the checkpoints for a snapshot.
 
         Args:
@@ -120,8 +127,8 @@ class CheckpointLog:
 
     def _ended(self, activity: Activity, operation: str, stage: str) -> None:
         kind = CHECKPOINTS[activity.kind]
-        is_own_work = kind.is_file or (stage and stage not in MEETINGS)
-        if activity.how is How.CALL and activity.completed_ns is not None and is_own_work:
+        waits_for_no_rank = kind.is_file or (stage and stage not in MEETINGS)
+        if activity.how is How.CALL and activity.completed_ns is not None and waits_for_no_rank:
             self._remember(operation, stage, activity.completed_ns - activity.entered_ns)
         cause = self._causes.pop(activity.number, None)
         if activity.how is not How.FAILED:
@@ -131,7 +138,7 @@ class CheckpointLog:
             name = self._text(activity.detail)
             number, step = activity.number, activity.step
             self._failed.append(replace(failure, operation=operation, checkpoint=name, number=number, step=step))
-        elif failure.is_cause and len(self._causes) < MAX_KNOWN:
+        elif failure.is_cause and len(self._causes) < MAX_TRACKED:
             self._causes.setdefault(activity.parent, failure)
 
     def _failure(self, activity: Activity, operation: str, stage: str) -> FailedCheckpoint:

@@ -10,7 +10,8 @@ words of the inputs before the operation is entered, the checksum of the outputs
     4  checksum of the inputs
     5  checksum of the outputs; or, with `How.UNTRACKED`, the reason why it is missing (`Unseen`)
 
-On a device, the words of the inputs are also stored late (`NumericsFlag.PENDING`), the first two last.
+For inputs on a device, their words are stored once the device has computed them (`NumericsFlag.PENDING`). The first two
+words are stored last.
 
 A record of parameters shared by replicas belongs to no operation. Its last word is the checksum of all parameters. The
 other words hold the sums described below, which identify differing parameters.
@@ -44,10 +45,10 @@ _MASK: Final = (1 << 64) - 1
 SUM_MASK: Final = (1 << _WORD_BITS) - 1
 """The bits of the sum of all checksums."""
 FACTORS: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-"""Constants of SplitMix64, for `mixed`."""
+"""Constants of SplitMix64, for `mix_checksum`."""
 
 
-def mixed(checksum: int, salt: int) -> int:
+def mix_checksum(checksum: int, salt: int) -> int:
     """Spread a parameter's checksum over 64 bits (SplitMix64), so that sums of checksums stay distinguishable.
 
     Args:
@@ -60,33 +61,33 @@ def mixed(checksum: int, salt: int) -> int:
     return value ^ (value >> 31)
 
 
-def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+def sum_checksums(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     """Sum mixed checksums of parameters, at most `MAX_PARAMETERS`.
 
     Returns:
         The sum of all checksums, in 48 bits, and the words with the sums by bit of the index.
     """
-    places = bits_of_places(len(checksums))
-    sums = [0] * places
-    for place, checksum in enumerate(checksums):
-        for bit in range(place.bit_length()):
-            if place >> bit & 1:
+    bits = index_bits(len(checksums))
+    sums = [0] * bits
+    for index, checksum in enumerate(checksums):
+        for bit in range(index.bit_length()):
+            if index >> bit & 1:
                 sums[bit] += checksum
     words = [0] * WORDS
     for bit, total in enumerate(sums):
-        word, shift, modulus = position_of(bit, places)
+        word, shift, modulus = locate_sum(bit, bits)
         words[word] |= total % modulus << shift
     return sum(checksums) & SUM_MASK, tuple(words)
 
 
-def differing_places(
+def differing_indices(
     first_sums: tuple[int, Sequence[int]], second_sums: tuple[int, Sequence[int]], count: int
 ) -> DifferingRange | None:
     """Return the indices of the parameters that differ between two ranks.
 
     Args:
-        first_sums: Result of `summed` on one rank.
-        second_sums: Result of `summed` on the other rank.
+        first_sums: Result of `sum_checksums` on one rank.
+        second_sums: Result of `sum_checksums` on the other rank.
         count: Number of parameters of each.
 
     Returns:
@@ -94,12 +95,12 @@ def differing_places(
     """
     if not 0 < count <= MAX_PARAMETERS or len(first_sums[1]) != WORDS or len(second_sums[1]) != WORDS:
         return None
-    bits = bits_of_places(count)
+    bits = index_bits(count)
     first = last = 0
     for bit in range(bits):
-        word, shift, modulus = position_of(bit, bits)
+        word, shift, modulus = locate_sum(bit, bits)
         difference = (first_sums[0] - second_sums[0]) % modulus
-        if not difference:  # the low bits are equal by chance
+        if not difference:  # the checksums differ, but the low bits of their sums are equal by chance
             return None
         bit_difference = ((first_sums[1][word] >> shift) - (second_sums[1][word] >> shift)) % modulus
         last |= bool(bit_difference) << bit
@@ -107,12 +108,12 @@ def differing_places(
     return DifferingRange(min(first, count - 1), min(last, count - 1), first == last < count)
 
 
-def bits_of_places(count: int) -> int:
+def index_bits(count: int) -> int:
     """Return the number of bits in the indices of `count` parameters."""
     return max(count - 1, 0).bit_length()
 
 
-def position_of(bit: int, bits: int) -> tuple[int, int, int]:
+def locate_sum(bit: int, bits: int) -> tuple[int, int, int]:
     """Return the word with the sum of one of `bits` index bits, the sum's shift in the word, and its modulus."""
     width = next(width for width in _SUM_BITS if bits <= WORDS * (_WORD_BITS // width))
     word, nth = divmod(bit, _WORD_BITS // width)
@@ -120,6 +121,7 @@ def position_of(bit: int, bits: int) -> tuple[int, int, int]:
 
 
 SHARE_STEPS: Final = 0xFFFE
+"""A share from 0 to 1 is stored as 16 bits: the nearest of these steps, or `_NO_SHARE`."""
 _NO_SHARE: Final = 0xFFFF
 CHECKSUM_BITS: Final = 48
 _LOW_48: Final = (1 << CHECKSUM_BITS) - 1

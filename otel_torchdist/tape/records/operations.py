@@ -49,7 +49,7 @@ def step_of(number: int, fields: Sequence[int]) -> StepMark:
     return StepMark(number, ended_ns, step, sequence, bool(fields[_FLAGS_FIELD]), scale)
 
 
-def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
+def updated_operation(operation: Operation, words: Sequence[int]) -> Operation | None:
     """Return the operation updated from its words; None if a word is damaged."""
     unsealed = [seals.unseal(operation.number, word) if word else None for word in words]
     if unsealed.count(None) != words.count(0):

@@ -1,7 +1,7 @@
-"""Splits of an uneven `all_to_all`, the bytes sent to and expected from each member: records before the operation.
+"""Records of the splits of an uneven `all_to_all`: the bytes sent to and expected from each member.
 
-Splits are written first, so that a reader knows them when it reads the operation. Thread and time of entry identify the
-operation.
+They are written before the operation, so that a reader knows the splits when it reads the operation. Thread and
+time of entry identify the operation.
 Parts are multiples of a unit, such as a row of the tensor, so that most fit in 16 bits and 16 members need only one
 record. In groups of more than `MAX_LISTED` members, only the largest part is recorded.
 """

@@ -1,4 +1,6 @@
-"""Reads OpenTelemetry's environment variables in a process without a tracer provider: exporters, sampler, link.
+"""Reads OpenTelemetry's environment variables in a process without a tracer provider.
+
+They configure the exporters, the sampler, the resource, and the link to a launcher's span.
 
 It follows the SDK's auto-instrumentation: entry points provide exporters and samplers, and the exporters read all
 OTEL_EXPORTER_OTLP_* variables themselves.
@@ -29,12 +31,12 @@ from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.node.job.description import JobDescription
 from otel_torchdist.node.job.description_file import read_description
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink, build_exporter
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
 from otel_torchdist.telemetry.export.sinks import FanOutSink
 from otel_torchdist.telemetry.spans.finished_spans import SpanSink
@@ -53,12 +55,12 @@ _logger = logging.getLogger("otel_torchdist")
 def environment_sink(resource: Resource) -> FanOutSink:
     """Build a sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` if unset; no exporter for `none`).
 
-    An exporter that cannot be built causes one warning. The others work.
+    An exporter that cannot be built causes one warning. The other exporters work.
     """
     names = [name.strip() for name in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",") if name.strip()] or [_OTLP]
     sinks: list[SpanSink] = []
     for name in dict.fromkeys(names):
-        exporter = _exporter(name) if name.lower() != "none" else None
+        exporter = _span_exporter(name) if name.lower() != "none" else None
         if exporter is not None:
             sinks.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}{_endpoint(name)}"))
     return FanOutSink(sinks)
@@ -87,13 +89,13 @@ def environment_links() -> tuple[LinkTarget, ...]:
     return (LinkTarget(parent.trace_id, parent.span_id),) if parent.is_valid else ()
 
 
-def _exporter(name: str) -> SpanExporter | None:
+def _span_exporter(name: str) -> SpanExporter | None:
     try:
         factory = cast(
             "Callable[[], SpanExporter]",
             load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)),
         )
-        return factory()
+        return build_exporter(factory)
     except Exception as error:
         _logger.warning(
             "%s=%s: the exporter cannot be created (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
@@ -107,7 +109,7 @@ def _endpoint(name: str) -> str:
 
 
 def otlp_endpoint() -> str:
-    """Return the variable with the endpoint of OTLP exporters, and its value without a password."""
+    """Return the endpoint of the OTLP exporters as `VARIABLE=value`, without user and password."""
     for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
         endpoint = os.environ.get(variable, "").strip()
         if endpoint:
@@ -117,8 +119,8 @@ def otlp_endpoint() -> str:
 
 def without_password(endpoint: str) -> str:
     """Return a URL without user and password."""
-    scheme, separator, rest = endpoint.rpartition("//")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    scheme, separator, address = endpoint.rpartition("//")
+    return f"{scheme}{separator}{address.rpartition('@')[2]}"
 
 
 def _sampler_argument(name: str) -> str | float | None:
@@ -146,7 +148,7 @@ _EXTERNAL_ADDRESS: Final = ("192.0.2.1", 9)
 """A documentation address of RFC 5737, assigned to no host; connecting a datagram socket sends nothing."""
 
 
-def environment_resource(job: JobDescription | None = None) -> Resource:
+def environment_resource(job: JobDescription | None = None, declared: Resource | None = None) -> Resource:
     """Build the resource from OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors, with defaults.
 
     It has no attributes of a single rank, because one reader may export for several ranks. Ranks, processes and runs
@@ -154,15 +156,16 @@ def environment_resource(job: JobDescription | None = None) -> Resource:
 
     Args:
         job: The only exported job; None for any number of jobs.
+        declared: Resource of a configuration file; replaces that of the environment.
     """
-    resource = _with_service_name(Resource.create())
+    resource = _with_service_name(Resource.create() if declared is None else declared)
     defaults: dict[str, AttributeValue] = {}
     if job is not None:
         job_attributes = attributes_of_job(job)
         defaults |= {name: value for name, value in job_attributes.items() if name not in resource.attributes}
     if HOST_NAME not in resource.attributes:
         defaults[HOST_NAME] = socket.gethostname()
-    if not _sets_instance_id():
+    if not (_sets_instance_id() if declared is None else SERVICE_INSTANCE_ID in declared.attributes):
         # The SDK generates a random id, or none. The id distinguishes the metrics of nodes, and appears in alerts.
         defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
@@ -216,6 +219,9 @@ _JOB_FIELDS: Final[Mapping[str, str]] = {
     semconv.K8S_CONTAINER_NAME: "kubernetes_container",
     semconv.K8S_JOB_NAME: "kubernetes_job",
     semconv.RAY_JOB_ID: "ray_job_id",
+    semconv.RAY_SUBMISSION_ID: "ray_submission_id",
+    semconv.RAY_TRAIN_RUN: "ray_train_run",
+    semconv.RAY_TRAIN_RUN_ID: "ray_train_run_id",
     semconv.ELASTIC_RUN_ID: "elastic_run_id",
     semconv.MLFLOW_RUN_ID: "mlflow_run_id",
     semconv.WANDB_RUN_ID: "wandb_run_id",
@@ -242,7 +248,7 @@ def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
     return attributes_of_job(job) | counts
 
 
-def described_beyond(
+def attributes_beyond_resource(
     resource: Mapping[str, AttributeValue], describes_job: bool, tape: TapeReader
 ) -> dict[str, AttributeValue]:
     """Return the attributes of a rank's description that the resource lacks.
@@ -259,10 +265,10 @@ def described_beyond(
     attributes = attributes_of_attempt(description.job)
     if describes_job:
         return {name: value for name, value in attributes.items() if name not in resource}
-    return {name: value for name, value in attributes.items() if not _has(resource, name, value)}
+    return {name: value for name, value in attributes.items() if not _contains(resource, name, value)}
 
 
-def _has(resource: Mapping[str, AttributeValue], name: str, value: AttributeValue) -> bool:
+def _contains(resource: Mapping[str, AttributeValue], name: str, value: AttributeValue) -> bool:
     current = resource.get(name)
     return (list(current) if isinstance(current, tuple) else current) == value
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_torchdist.telemetry.export.exporters import (
@@ -28,7 +29,7 @@ from otel_torchdist.telemetry.export.queued_sink import (
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, environment_limits, limiter
 
 if TYPE_CHECKING:
-    from otel_torchdist.telemetry.export.otlp import PartialSuccess
+    from otel_torchdist.telemetry.export.partial_success import PartialSuccess
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -52,6 +53,9 @@ class ExporterSink(QueuedSink):
         max_spans: int = MAX_QUEUED_SPANS,
         first_pause_s: float = FIRST_PAUSE_S,
         longest_pause_s: float = LONGEST_PAUSE_S,
+        *,
+        limits: SpanLimits | None = None,
+        portion: int = PORTION,
     ) -> None:
         """Take ownership of `exporter`.
 
@@ -62,47 +66,64 @@ class ExporterSink(QueuedSink):
             max_spans: Upper bound on the queued spans.
             first_pause_s: See `QueuedSink`.
             longest_pause_s: See `QueuedSink`.
+            limits: Limits for spans; None for the limits in the environment.
+            portion: Spans per request.
         """
         give_exporters_private_random()
-        destination = ExporterDestination(exporter, resource, name)
+        destination = ExporterDestination(exporter, resource, name, limits, portion)
         super().__init__(destination, max_spans, first_pause_s, longest_pause_s)
 
 
 class ExporterDestination:
     """A `Destination` that sends through an exporter, in the calling thread."""
 
-    portion = PORTION
-
-    def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
-        """Take ownership of `exporter`. `name` is its name in warnings."""
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        resource: Resource,
+        name: str,
+        limits: SpanLimits | None = None,
+        portion: int = PORTION,
+    ) -> None:
+        """Take ownership of `exporter`. `name` is its name in warnings; see `ExporterSink` for the others."""
         self.name = name
+        self.portion = portion
         self._exporter = exporter
-        self._batch = _batches(exporter, resource)
+        self._batches = _batches(exporter, resource)
         self._partial_success = _partial_success(exporter)
+        self._reading = nullcontext if self._partial_success is None else self._partial_success.reading
         self._warned_at: float | None = None
         self._warned_of_attributes_at: float | None = None
-        self._limit = limiter(environment_limits())
+        self._limit = limiter(environment_limits() if limits is None else limits)
         self._log = LogCapture(exporter)
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
-        """See `Destination`."""
-        partial = self._partial_success
-        if partial is not None:
-            partial.forget()
-        if self._limit is not None:
-            spans = self._limit(spans)
+        """See `Destination`. Large spans need several requests."""
+        sent = rejected = 0
         with self._log as log:
-            result = self._exporter.export(self._batch(spans))
-        if result is SpanExportResult.FAILURE:
-            raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
+            for batch in self._batches(spans if self._limit is None else self._limit(spans)):
+                log.messages.clear()
+                with self._reading():
+                    result = self._exporter.export(batch)
+                if result is SpanExportResult.FAILURE:
+                    reason = with_hint(log.messages[0]) if log.messages else "the exporter gives no reason"
+                    raise ExportError(reason, sent, rejected)
+                sent += len(batch)
+                rejected += self._rejected(len(batch))
         if log.attribute_warnings:
             self._warn_of_attributes(log.attribute_warnings)
+        return rejected
+
+    def _rejected(self, sent: int) -> int:
+        """Return the number of rejected spans of the last request."""
+        partial = self._partial_success
         if partial is None or not (partial.rejected or partial.message):
             return 0
-        self._warn(min(partial.rejected, len(spans)), len(spans), partial.message)
-        return min(partial.rejected, len(spans))
+        rejected = min(partial.rejected, sent)
+        self._warn_of_response(rejected, sent, partial.message)
+        return rejected
 
-    def _warn(self, rejected: int, sent: int, message: str) -> None:
+    def _warn_of_response(self, rejected: int, sent: int, message: str) -> None:
         """Warn at most once an hour: further requests usually have the same problem."""
         now = time.monotonic()
         if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
@@ -112,8 +133,8 @@ class ExporterDestination:
             _logger.warning("the receiver of spans (%s) warns: %.500r", self.name, message)
             return
         _logger.warning(
-            "the receiver of spans (%s) has rejected %d of %d spans of a request that it accepted: %.500r. They are "
-            "lost; these and all later ones are counted as dropped",
+            "the receiver of spans (%s) has rejected %d of %d spans of a request that it accepted: %.500r. These spans "
+            "are lost, and counted as dropped. Further rejections are not logged for an hour",
             self.name, rejected, sent, message,
         )  # fmt: skip
 
@@ -124,8 +145,8 @@ class ExporterDestination:
             return
         self._warned_of_attributes_at = now
         _logger.warning(
-            "spans are exported (%s) without %d of their attributes, the first because: %.500r. Further ones are not "
-            "logged for an hour",
+            "spans are exported (%s) without %d of their attributes, which cannot be encoded. The first: %.500r. "
+            "Further attributes are not logged for an hour",
             self.name, len(attribute_warnings), attribute_warnings[0],
         )  # fmt: skip
 
@@ -139,23 +160,35 @@ class ExporterDestination:
         self._exporter.shutdown()
 
 
+def build_exporter(factory: Callable[..., SpanExporter], **options: Any) -> SpanExporter:
+    """Build an exporter from its class or function. Only from an OTLP exporter built here can rejections be read."""
+    if factory.__module__ not in _STOCK_OTLP:
+        return factory(**options)
+    # Imported late: see `_batches`.
+    from otel_torchdist.telemetry.export.partial_success import build_reading
+
+    return build_reading(factory, **options)
+
+
 def _partial_success(exporter: SpanExporter) -> PartialSuccess | None:
     """Return a reader of the receiver's responses; None for exporters other than OTLP."""
     if type(exporter).__module__ not in _STOCK_OTLP:
         return None
     # Imported late: see `_batches`.
-    from otel_torchdist.telemetry.export.otlp import PartialSuccess
+    from otel_torchdist.telemetry.export.partial_success import PartialSuccess
 
-    return PartialSuccess(exporter)
+    return PartialSuccess()
 
 
-def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:
-    """Return a function that turns spans into the exporter's input."""
+Batches: TypeAlias = Callable[[Sequence[FinishedSpan]], Iterable[Sequence[ReadableSpan]]]
+
+
+def _batches(exporter: SpanExporter, resource: Resource) -> Batches:
+    """Return a function that turns spans into inputs of the exporter, one for each request."""
     if type(exporter).__module__ in _STOCK_OTLP:
         # Imported late: it needs protobuf, which only these exporters load.
-        from otel_torchdist.telemetry.export.otlp import OtlpBatch, OtlpEncoder, takes_batches
+        from otel_torchdist.telemetry.export.otlp import OtlpEncoder, enable_batches
 
-        if takes_batches(exporter):
-            encoder = OtlpEncoder(resource)
-            return lambda spans: OtlpBatch(spans, resource, encoder)
-    return lambda spans: [readable_span(span, resource) for span in spans]
+        if enable_batches(exporter):
+            return OtlpEncoder(resource).batches
+    return lambda spans: ([readable_span(span, resource) for span in spans],)

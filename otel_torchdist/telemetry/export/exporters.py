@@ -32,7 +32,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_torchdist.system.this_process.c_environment import c_variable
-from otel_torchdist.telemetry import semconv
+from otel_torchdist.telemetry.scope import scope
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 _OTLP: Final = "otlp"
@@ -55,7 +55,7 @@ def load_entry_point(group: str, name: str) -> object:
 
 
 def by_protocol(name: str, protocol_variable: str) -> str:
-    """Return the entry point of an exporter's name. For `otlp` it depends on the configured protocol.
+    """Return the name of an exporter's entry point. For `otlp` it depends on the configured protocol.
 
     Args:
         name: A name, as in `OTEL_METRICS_EXPORTER`.
@@ -148,7 +148,7 @@ def give_exporters_private_random() -> None:
             vars(module)["random"] = random.Random()
 
 
-_TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must contain a token that it accepts"
+_TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must contain a token that the receiver accepts"
 _GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc) or require TLS (https://)"
 
 # Messages of gRPC, requests and OpenSSL, observed with a real Collector. The first match decides.
@@ -160,7 +160,7 @@ _HINTS: Final = (
     ("WRONG_VERSION_NUMBER", "that port does not speak TLS: use http://"),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "OTEL_EXPORTER_OTLP_CERTIFICATE must name the certificate of the authority that signed its own",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE must name the certificate of the authority that signed the receiver's",
     ),
     ("UNAUTHENTICATED", _TOKEN),
     ("PERMISSION_DENIED", _TOKEN),
@@ -173,17 +173,24 @@ _HINTS: Final = (
     ("code: 400", _GRPC_OR_TLS),
 )
 
+# Older gRPC exporters, such as 1.39's, log the status code without the details that name the reason.
+_UNAVAILABLE: Final = "StatusCode.UNAVAILABLE"
+_DETAILS: Final = "details: "
+_ANY_REASON: Final = "no process listens there, or that port speaks HTTP or requires TLS"
 
-def with_hint(complaint: str) -> str:
+
+def with_hint(message: str) -> str:
     """Append the probable cause to an exporter's message."""
-    text = complaint.rstrip(". ")
+    text = message.rstrip(". ")
     hint = next((hint for phrase, hint in _HINTS if phrase in text), "")
+    if not hint and _UNAVAILABLE in text and _DETAILS not in text:
+        hint = _ANY_REASON
     return f"{text} ({hint})" if hint else text
 
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
-_SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME)
+_SCOPE: Final = InstrumentationScope(*scope())
 
 
 def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:

@@ -79,13 +79,16 @@ def file_exporter(path: Path | str) -> SpanExporter:
     return JsonFileExporter(Path(path))
 
 
-def exporter_from_environment() -> SpanExporter:
+def exporter_from_environment(path: str = "") -> SpanExporter:
     """Return the exporter for OTEL_TRACES_EXPORTER=torchdist_otlp_json.
+
+    Args:
+        path: Path of the file in a declarative configuration; '' for the path in the environment.
 
     Raises:
         ValueError: The environment names no file, or the file cannot be written.
     """
-    path = os.environ.get(OTEL_PYTHON_TORCHDIST_OTLP_FILE, "").strip()
+    path = path or os.environ.get(OTEL_PYTHON_TORCHDIST_OTLP_FILE, "").strip()
     if not os.path.isabs(path):
         raise ValueError(f"{OTEL_PYTHON_TORCHDIST_OTLP_FILE}={path!r} is not an absolute path")
     try:

@@ -9,7 +9,9 @@ from typing import Final, cast
 
 from opentelemetry._logs import Logger, LoggerProvider, NoOpLoggerProvider, get_logger_provider
 from opentelemetry.metrics import MeterProvider, get_meter_provider
+from opentelemetry.sdk._logs import LoggerProvider as SdkLoggerProvider
 from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_TRACES_PROTOCOL
+from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -17,11 +19,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.node.job.description import JobDescription
 from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.system.this_process.end import can_start_threads
-from otel_torchdist.telemetry import semconv
+from otel_torchdist.telemetry.export.declared.declaration import Declaration, load_declaration
+from otel_torchdist.telemetry.export.declared.exporters import Signal
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -30,7 +33,7 @@ from otel_torchdist.telemetry.export.environment import (
     otlp_endpoint,
     without_password,
 )
-from otel_torchdist.telemetry.export.exporter_sink import ExporterDestination
+from otel_torchdist.telemetry.export.exporter_sink import ExporterDestination, build_exporter
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
 from otel_torchdist.telemetry.export.otlp_file import file_exporter
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
@@ -39,6 +42,7 @@ from otel_torchdist.telemetry.export.providers import (
     build_meter_provider_from_environment,
 )
 from otel_torchdist.telemetry.export.queued_sink import ExportError
+from otel_torchdist.telemetry.scope import scope
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
 
 
@@ -76,7 +80,7 @@ def outputs_of_providers(
 ) -> Outputs:
     """Build outputs through the user's providers, or the global providers. The user keeps their ownership."""
     tracers = tracer_provider or get_tracer_provider()
-    events = (logger_provider or get_logger_provider()).get_logger(semconv.SCOPE_NAME)
+    events = (logger_provider or get_logger_provider()).get_logger(*scope())
     return Outputs(
         sink=ProviderSink(tracers),
         sampler=provider_sampler(tracers),
@@ -90,30 +94,47 @@ def outputs_of_providers(
 
 
 def outputs_from_environment(resource: Resource | None = None, job: JobDescription | None = None) -> Outputs:
-    """Build outputs to the exporters in the standard `OTEL_*` variables, and `/metrics`.
+    """Build outputs to the exporters in configuration files or the standard `OTEL_*` variables, and `/metrics`.
 
     Args:
-        resource: Resource of all outputs; `environment_resource(job)` if not given.
+        resource: Resource of all outputs; if not given, that of files or variables, with the job's attributes.
         job: The only exported job; None for any number of jobs.
     """
-    resource = resource or environment_resource(job)
+    declared = load_declaration()
+    if resource is None:
+        resource = environment_resource(job, declared.resource() if declared is not None else None)
     meters = loggers = None
     if can_start_threads():  # the SDK's providers need threads; at the end of a job they are not needed
-        meters = build_meter_provider_from_environment(resource)
-        loggers = build_logger_provider_from_environment(resource)
-    spans = environment_sink(resource)
+        meters = _meter_provider(declared, resource)
+        loggers = _logger_provider(declared, resource)
+    if declared is not None and declared.decides(Signal.TRACES):
+        spans, sampler = declared.sink(resource), declared.sampler
+    else:
+        spans, sampler = environment_sink(resource), environment_sampler
     closers = [provider.shutdown for provider in (meters, loggers) if provider is not None]
     return Outputs(
         sink=spans,
-        sampler=ALWAYS_OFF if spans.is_empty else environment_sampler(),
+        sampler=ALWAYS_OFF if spans.is_empty else sampler(),
         links=environment_links(),
-        events=(loggers or NoOpLoggerProvider()).get_logger(semconv.SCOPE_NAME),
+        events=(loggers or NoOpLoggerProvider()).get_logger(*scope()),
         meter_provider=meters,
         serves_metrics=True,
         closers=tuple(closers),
         resource=resource.attributes,
         describes_job=job is not None,
     )
+
+
+def _meter_provider(declared: Declaration | None, resource: Resource) -> SdkMeterProvider | None:
+    if declared is not None and declared.decides(Signal.METRICS):
+        return declared.meter_provider(resource)
+    return build_meter_provider_from_environment(resource)
+
+
+def _logger_provider(declared: Declaration | None, resource: Resource) -> SdkLoggerProvider | None:
+    if declared is not None and declared.decides(Signal.LOGS):
+        return declared.logger_provider(resource)
+    return build_logger_provider_from_environment(resource)
 
 
 _HTTP: Final = "otlp_proto_http"
@@ -151,12 +172,17 @@ class Delivery:
         try:
             for first in range(0, len(spans), self._destination.portion):
                 portion = spans[first : first + self._destination.portion]
-                rejected = self._destination.send(portion, urgent=True)
-                self.rejected += rejected
-                self.accepted += len(portion) - rejected
+                self._count(len(portion), self._destination.send(portion, urgent=True))
                 advance(len(portion))
+        except ExportError as error:
+            self._count(error.sent, error.rejected)
+            raise
         finally:
             self._destination.close()
+
+    def _count(self, sent: int, rejected: int) -> None:
+        self.rejected += rejected
+        self.accepted += sent - rejected
 
 
 def otlp_delivery(resource: Resource, endpoint: str = "", setting: str = "") -> Delivery:
@@ -174,7 +200,8 @@ def otlp_delivery(resource: Resource, endpoint: str = "", setting: str = "") -> 
     kind = by_protocol("otlp", OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)
     try:
         factory = cast("Callable[..., SpanExporter]", load_entry_point("opentelemetry_traces_exporter", kind))
-        exporter = factory(endpoint=_for_traces(endpoint, kind)) if endpoint else factory()
+        options = {"endpoint": _for_traces(endpoint, kind)} if endpoint else {}
+        exporter = build_exporter(factory, **options)
     except Exception as error:
         raise ExportError(f"the exporter cannot be created: {error}") from error
     return Delivery(exporter, resource, name)

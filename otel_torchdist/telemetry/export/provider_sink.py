@@ -29,9 +29,9 @@ from opentelemetry.trace import (
 )
 
 from otel_torchdist import guard
-from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.exporters import give_exporters_private_random
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, QueuedSink
+from otel_torchdist.telemetry.scope import scope
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 PORTION: Final = 256
@@ -81,6 +81,8 @@ class _PresetIds(IdGenerator):
 
 
 class _Provider:
+    """A `Destination` that records spans with a provider's tracer, and flushes the provider."""
+
     name = "tracer provider"
     portion = PORTION
 
@@ -94,7 +96,7 @@ class _Provider:
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         if self._unflushed + len(spans) > PORTION:
             self._flush_provider()
-        tracer = self._provider.get_tracer(semconv.SCOPE_NAME)
+        tracer = self._provider.get_tracer(*scope())
         ids = _preset_ids_of(tracer)
         for span in spans:
             # If one span cannot be created, the portion must not fail: its other spans would be sent again.
@@ -144,7 +146,7 @@ class _Provider:
                 self._foreign_contexts.popitem(last=False)
 
     def _context(self, trace_id: int, span_id: int) -> SpanContext:
-        """Return the context of another span, with the ids that a foreign tracer assigned, if any."""
+        """Return the context of a parent or linked span, with the ids that a foreign tracer gave it, if any."""
         foreign = self._foreign_contexts.get(span_id)
         return foreign or SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
 

@@ -53,6 +53,9 @@ POINTS_PER_REQUEST: Final = 5_000
 MAX_ATTRIBUTE_SETS: Final = 20_000
 """Attribute sets per instrument. Restarts of an elastic job would exhaust the SDK's default of 2,000."""
 
+EVENTS_DELAY_MS: Final = 200
+"""Longest time that an event waits for others."""
+
 _METRICS_GROUP: Final = "opentelemetry_metrics_exporter"
 _NOT_PUSHED: Final = ("", "none", "prometheus")
 _INSTRUMENTS: Final = (Histogram, ObservableCounter, ObservableGauge, ObservableUpDownCounter)
@@ -65,7 +68,7 @@ def build_meter_provider_from_environment(resource: Resource | None = None) -> M
 
     If unset, there are no exporters, unlike `otlp` in the specification: many users point `OTEL_EXPORTER_OTLP_ENDPOINT`
     to a Jaeger, which accepts only traces. `prometheus` is ignored, because `/metrics` is always served. An exporter
-    that cannot be built causes one warning. The others work.
+    that cannot be built causes one warning. The other exporters work.
 
     Args:
         resource: Resource of the metrics; the SDK's default if not given.
@@ -99,11 +102,15 @@ def _reader(name: str) -> MetricReader | None:
 
 
 def _push(exporter: MetricExporter, name: str) -> MetricPush:
-    limits = dict.fromkeys(_INSTRUMENTS, MAX_ATTRIBUTE_SETS)
-    options = _known_options(PeriodicExportingMetricReader, cardinality_limits=limits)
+    options = _known_options(PeriodicExportingMetricReader, cardinality_limits=default_cardinality_limits())
     if not os.environ.get(OTEL_METRIC_EXPORT_INTERVAL):
         options["export_interval_millis"] = EXPORT_INTERVAL_MS
     return MetricPush(exporter, f"{OTEL_METRICS_EXPORTER}={name}", **options)
+
+
+def default_cardinality_limits() -> dict[type, int]:
+    """Return the number of attribute sets that each kind of instrument may have."""
+    return dict.fromkeys(_INSTRUMENTS, MAX_ATTRIBUTE_SETS)
 
 
 def _known_options(factory: Callable[..., object], **options: Any) -> dict[str, Any]:
@@ -170,18 +177,18 @@ def build_logger_provider_from_environment(resource: Resource) -> LoggerProvider
     written to Python's `logging`.
     """
     names = [name.strip() for name in os.environ.get(OTEL_LOGS_EXPORTER, "").split(",")]
-    built = [_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]
+    built = [_event_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]
     exporters = [exporter for exporter in built if exporter is not None]
     if not exporters:
         return None
     give_exporters_private_random()
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_log_record_processor(BatchLogRecordProcessor(exporter, schedule_delay_millis=200))
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter, schedule_delay_millis=EVENTS_DELAY_MS))
     return provider
 
 
-def _exporter(name: str) -> Any | None:
+def _event_exporter(name: str) -> Any | None:
     try:
         loaded = load_entry_point(_LOGS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_LOGS_PROTOCOL))
         return cast("Callable[[], Any]", loaded)()
@@ -192,7 +199,7 @@ def _exporter(name: str) -> Any | None:
         return None
 
 
-PUSH_MS = 10_000
+PUSH_TIMEOUT_MS: Final = 10_000
 
 
 class PromptPush:
@@ -222,4 +229,4 @@ class PromptPush:
             self._requested.wait()
             self._requested.clear()
             with guard.guarded("pushing metrics"):
-                self._provider.force_flush(PUSH_MS)
+                self._provider.force_flush(PUSH_TIMEOUT_MS)

@@ -25,15 +25,26 @@ DEAD_SHUTDOWN_S: Final = 1.0
 CLOSED_S: Final = 1.0
 """Minimum time to wait for the thread after the destination was closed, so that remaining spans are counted."""
 MAX_ATTEMPTS: Final = 10
-"""Number of failures after which the receiver may be rejecting the stall evidence itself. Then other spans are sent. If
-they are accepted and the evidence fails once more, the evidence is dropped. If they fail too, the receiver is down."""
+"""Failed exports of stall evidence, after which the receiver may reject this evidence rather than be down. Then other
+spans are sent. If they are accepted and the evidence fails once more, the evidence is dropped. If they fail too, the
+receiver is down, and the evidence is kept."""
 WARNING_INTERVAL_S: Final = 3600.0
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class ExportError(TorchDistError):
-    """The destination did not accept a portion of spans; the message gives the reason."""
+    """The destination did not accept a portion of spans; the message gives the reason.
+
+    Attributes:
+        sent: Number of the portion's first spans that were accepted in an earlier request.
+        rejected: Number of these that the receiver rejected.
+    """
+
+    def __init__(self, reason: str, sent: int = 0, rejected: int = 0) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        self.rejected = rejected
 
 
 class Destination(Protocol):
@@ -141,13 +152,13 @@ class QueuedSink:
             self._retry_at = 0.0
             self._flush_deadline = time.monotonic() + timeout_s
             self._flushes_wanted += 1
-            turn = self._flushes_wanted
+            flush_number = self._flushes_wanted
             self._changed.notify_all()
         if self._thread is None:
             self._send_in_caller()
         with self._changed:
-            self._changed.wait_for(lambda: self._flushes_done >= turn or self._failures > failures, timeout_s)
-            return self._flushes_done >= turn and self._failures == failures and self._is_flushed
+            self._changed.wait_for(lambda: self._flushes_done >= flush_number or self._failures > failures, timeout_s)
+            return self._flushes_done >= flush_number and self._failures == failures and self._is_flushed
 
     def shutdown(self, timeout_s: float) -> None:
         """Flush and stop. Remaining spans are counted as dropped."""
@@ -202,14 +213,14 @@ class QueuedSink:
     def _flush_destination(self) -> None:
         """Flush in the sink's thread, because some destinations exceed their time limit."""
         with self._changed:
-            turn = self._flushes_wanted
+            flush_number = self._flushes_wanted
             timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
         is_flushed = False
         with guard.guarded(f"flushing {self._destination.name}"):
             is_flushed = self._destination.flush(timeout_s)
         with self._changed:
             self._is_flushed = is_flushed
-            self._flushes_done = turn
+            self._flushes_done = flush_number
             self._changed.notify_all()
 
     def _export(self, groups: list[SpanGroup]) -> None:
@@ -221,7 +232,10 @@ class QueuedSink:
             try:
                 rejected = self._destination.send(spans[first : first + portion], urgent)
             except Exception as error:
-                self._note_failure(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
+                sent, rejected = (error.sent, error.rejected) if isinstance(error, ExportError) else (0, 0)
+                with self._changed:
+                    self._refused += rejected
+                self._note_failure(error, SpanGroup(spans[first + sent :], urgent, groups[0].attempts + 1))
                 return
             with self._changed:
                 self._refused += rejected
@@ -236,7 +250,7 @@ class QueuedSink:
         if was_down:
             _logger.info("spans are exported again (%s)", self._destination.name)
 
-    def _note_failure(self, error: Exception, rest: SpanGroup) -> None:
+    def _note_failure(self, error: Exception, unsent: SpanGroup) -> None:
         with self._changed:
             self._failures += 1
             self._failures_in_a_row += 1
@@ -244,11 +258,11 @@ class QueuedSink:
             first_s, longest_s = self._pauses_s
             self._pause_s = min(max(self._pause_s * 2, first_s), longest_s)
             self._retry_at = time.monotonic() + self._pause_s
-            is_refused = rest.attempts > max(self._failures_in_a_row, MAX_ATTEMPTS)
-            if rest.urgent and not is_refused and not self._is_closing:
-                self._queue.put_back(rest, is_last=rest.attempts >= MAX_ATTEMPTS)
+            is_refused = unsent.attempts > max(self._failures_in_a_row, MAX_ATTEMPTS)
+            if unsent.urgent and not is_refused and not self._is_closing:
+                self._queue.put_back(unsent, is_last=unsent.attempts >= MAX_ATTEMPTS)
             else:
-                self._refused += len(rest.spans)
+                self._refused += len(unsent.spans)
             self._changed.notify_all()
         if is_first:
             self._warn(error)

@@ -10,8 +10,8 @@ from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOIN
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters
-from otel_torchdist.model.occupations import STAGES
 from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.rank_state.occupations import STAGES
 from otel_torchdist.tape.layout import clipped
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
@@ -29,7 +29,7 @@ class RankCounts:
     """Totals of one rank.
 
     Attributes:
-        untracked: Operations enqueued on a device whose end is unknown.
+        untracked: Operations enqueued on a device, with an unknown end.
         failed: Operations that ended with an exception.
         sampled: Operations with sampled tensor statistics.
         non_finite: Operations with an infinite or NaN input.
@@ -96,8 +96,8 @@ class CheckpointCounts:
     Attributes:
         operation: `save`, `torch.load`, …
         stage: `write_data`, …, or `WHOLE`.
-        ended: Number of successful ends.
-        failed: Number of ends with an exception.
+        ended: Number of stages that ended successfully.
+        failed: Number of stages that ended with an exception.
         duration_ns: Sum of durations.
         message_bytes: Bytes written or read.
         files: Files written or read.
@@ -188,5 +188,5 @@ class CheckpointMetrics:
 
 def _labels(operation: str, stage: str) -> tuple[str, str]:
     """Return the labels of an operation and stage, with unknown names replaced by `other`."""
-    known = operation if operation in CHECKPOINT_OPERATIONS.values() else OTHER
-    return known, stage if stage in STAGES or stage == WHOLE else OTHER
+    operation_label = operation if operation in CHECKPOINT_OPERATIONS.values() else OTHER
+    return operation_label, stage if stage in STAGES or stage == WHOLE else OTHER

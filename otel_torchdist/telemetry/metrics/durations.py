@@ -119,8 +119,8 @@ class BusyTime:
 
     Attributes:
         total_ns: The total so far.
-        until_ns: Time up to which the total is final. Earlier intervals that become known later are ignored. They are
-            no older than the delay of a poll.
+        until_ns: Time up to which the total is final. Earlier intervals that become known later are ignored. The error
+            is at most the delay of one poll.
     """
 
     __slots__ = ("total_ns", "until_ns")
@@ -140,11 +140,11 @@ class BusyTime:
         """
         intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
         total, until = self.total_ns, self.until_ns
-        for begin, end in intervals:
-            start = begin if begin > until else until
+        for start, end in intervals:
+            uncounted_from = start if start > until else until
             # If an open interval began after `now_ns` was read, its end is before its start.
-            if end > start:
-                total += end - start
+            if end > uncounted_from:
+                total += end - uncounted_from
                 until = end
         self.total_ns, self.until_ns = total, until
 
@@ -154,7 +154,7 @@ class TimeShares:
     """Communication time and blocked time of one rank.
 
     Attributes:
-        communicating: Time with at least one operation in flight. An operation is in flight from its entry, from its
+        communicating: Time with at least one operation in flight. Here, an operation counts from its entry, from its
             start on the device, or from the wait if only a wait shows its end.
         blocked: Time with at least one thread inside a call or a wait.
     """
@@ -180,12 +180,13 @@ class TimeShares:
             blocked.append((operation.entered_ns, end_ns if returned_ns is None else returned_ns))
             if wait_ns is not None:
                 blocked.append((wait_ns, operation.wait_returned_ns or end_ns))
-            begin_ns = operation.in_flight_since_ns
-            if begin_ns is not None and operation.how not in UNMET:
-                in_flight.append((begin_ns, end_ns))
+            start_ns = operation.in_flight_since_ns
+            if start_ns is not None and operation.how not in UNMET:
+                in_flight.append((start_ns, end_ns))
         open_operations = [operation for operation in still_open if operation.kind is RecordKind.OPERATION]
-        since = (operation.waiting_since_ns for operation in open_operations)
-        self.communicating.add(in_flight, min((begin for begin in since if begin is not None), default=None), now_ns)
+        starts_ns = (operation.waiting_since_ns for operation in open_operations)
+        oldest_ns = min((start_ns for start_ns in starts_ns if start_ns is not None), default=None)
+        self.communicating.add(in_flight, oldest_ns, now_ns)
         blocked_since = (_blocked_since_ns(operation) for operation in open_operations if operation.is_blocking)
         self.blocked.add(blocked, min(blocked_since, default=None), now_ns)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.model.naming import run_label
 from otel_torchdist.tape.status import TapeStatus
-from otel_torchdist.telemetry.semconv import OTHER, OTHER_METHOD
+from otel_torchdist.telemetry.semconv import OTEL_OTHER, OTHER
 
+# Upper bounds on the distinct labels of one job on this node: groups, operations, pairs of group and operation, pairs
+# with a message size class, functions of remote calls, and functions with an error type.
 MAX_GROUPS: Final = 256
 MAX_OPERATIONS: Final = 32
 MAX_PAIRS: Final = 512
@@ -17,6 +19,7 @@ MAX_SIZED: Final = 768
 MAX_METHODS: Final = 64
 MAX_CALLS: Final = 128
 MAX_VALUE: Final = 120
+"""Upper bound on the characters of a label value."""
 
 _Value = TypeVar("_Value", str, tuple[str, str], tuple[str, str, str])
 
@@ -68,9 +71,9 @@ class SeriesLabels:
         """
         method, error = label_value(method), label_value(error)
         if not _is_admitted(method, self._methods, MAX_METHODS):
-            method = OTHER_METHOD
+            method = OTEL_OTHER
         is_admitted = not error or _is_admitted((method, error), self._calls, MAX_CALLS)
-        return method, error if is_admitted else OTHER_METHOD
+        return method, error if is_admitted else OTEL_OTHER
 
 
 def _admit(value: str, admitted: set[str], limit: int) -> str:
@@ -87,13 +90,14 @@ def _is_admitted(value: _Value, admitted: set[_Value], limit: int) -> bool:
 
 
 HOLD_BACK_S: Final = 5.0
-"""Time that a rank with an unsettled run id is held back."""
+"""Time that a rank with an unsettled run id is held back from the metrics."""
 
 
 class RunLabel:
     """Decides when a rank is shown, and under which run.
 
-    A settled run id is shown immediately. An unsettled id is shown when the rank ends, or after `HOLD_BACK_S`, because
+    A run id is settled once the ranks have agreed on it, or know that they cannot agree. A settled id is shown
+    immediately. An unsettled id is shown when the rank ends, or after `HOLD_BACK_S`, because
     no id settles while rank 0 hangs. Without an id the label is ''. If the id settles later and differs, the series
     end, and the rank continues under the settled id.
 
@@ -181,4 +185,4 @@ class RunLabels:
         if label not in taken:
             return label
         numbers = range(2, len(taken) + 3)
-        return next(other for number in numbers if (other := f"{label or _UNNAMED}-{number}") not in taken)
+        return next(free for number in numbers if (free := f"{label or _UNNAMED}-{number}") not in taken)

@@ -17,7 +17,7 @@ Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
 
 
 class MetricKind(Enum):
-    """The behaviour of a number over time."""
+    """The behavior of a number over time."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.finding import Finding, FindingOver
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.reports.finding import Finding, FindingOver
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.node.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.node.job.description_file import read_description
 from otel_torchdist.node.machine.reader import MachineReading
@@ -91,8 +91,8 @@ class _Run:
 class NodeMetrics:
     """The ranks of a node, for metrics exporters.
 
-    All methods except `snapshot` belong to the reader's thread. Sums over a run do not decrease when a rank is
-    forgotten, until its last rank is forgotten.
+    All methods except `snapshot` belong to the reader's thread. Forgetting a rank does not decrease the sums of its
+    run, until the run's last rank is forgotten.
     """
 
     def __init__(

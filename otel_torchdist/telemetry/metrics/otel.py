@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,10 +21,11 @@ from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.metric import HistogramMetric, Labels, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
+from otel_torchdist.telemetry.scope import scope
 
 FRESH_S: Final = 1.0
 """Maximum age of a snapshot during a collection. A longer collection continues with a new snapshot."""
-_INTEGERS: Final = ("rank", "size")
+_INTEGER_LABELS: Final = ("rank", "size")
 
 
 class OTelMetrics:
@@ -67,6 +69,7 @@ class OTelMetrics:
         return [
             Observation(min(value, MAX_INTEGER), _attributes(metric.labels, labels))
             for labels, value in metric.read(self._snapshot_for(metric.name))
+            if math.isfinite(value)  # the SDK logs each other number at every collection; older versions export it
         ]
 
     def _snapshot_for(self, name: str) -> NodeSnapshot:
@@ -92,7 +95,7 @@ class _Instruments:
 
     def __init__(self, provider: MeterProvider) -> None:
         self.nodes: tuple[OTelMetrics, ...] = ()
-        meter = provider.get_meter(semconv.SCOPE_NAME)
+        meter = provider.get_meter(*scope())
         self._histograms = {
             metric.otel_name: (_histogram(meter, metric), metric.labels) for metric in HISTOGRAM_METRICS
         }
@@ -144,7 +147,7 @@ def _creator(meter: Meter, kind: MetricKind) -> Callable[..., object]:
 
 def _attributes(names: Labels, values: Labels) -> Mapping[str, AttributeValue]:
     return {
-        semconv.OTEL_METRIC_ATTRIBUTES[name]: int(value) if name in _INTEGERS else value
+        semconv.OTEL_METRIC_ATTRIBUTES[name]: int(value) if name in _INTEGER_LABELS else value
         for name, value in zip(names, values, strict=True)
         if value or name != "error_type"
     }

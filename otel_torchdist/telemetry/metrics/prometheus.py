@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final, TypeAlias
@@ -59,7 +60,8 @@ def _number_family(metric: NumberMetric, node: NodeSnapshot) -> Metric:
     cls = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = cls(metric.name, metric.help, labels=metric.labels, unit=_UNITS.get(metric.unit, ""))
     for labels, value in metric.read(node):
-        family.add_metric(labels, value)
+        if not math.isnan(value):  # an infinite value shows an overflow, but NaN compares with nothing in a rule
+            family.add_metric(labels, value)
     return family
 
 

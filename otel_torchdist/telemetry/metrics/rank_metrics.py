@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.model.kinds import Flag, TapeState
-from otel_torchdist.model.naming import run_label
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import SUCCEEDED, Operation, StepMark
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
@@ -45,9 +45,9 @@ class RankMetrics:
 
     The age and the duration of an operation on a device count from its start on the device. An operation whose end
     only a wait can show (`END_BY_WAIT`) is in flight from its call, but its age counts from the start of the wait:
-    before, it may have ended without notice. Durations are counted only if the end is known from the call, the wait or
-    a device event. Ends detected by a poll or the watchdog are too coarse. Dropped, failed or untracked operations have
-    no meaningful end.
+    before the wait, it may have ended unnoticed. Durations are counted only if the end is known from the call, the wait
+    or a device event. Ends detected by a poll or the watchdog are too coarse. Dropped, failed or untracked operations
+    have no meaningful end.
 
     Attributes:
         labels: Labels of the groups and operations of its job.
@@ -76,7 +76,7 @@ class RankMetrics:
         self.run = RunLabel(label_of)
         self._status: TapeStatus | None = None
         self._up: bool | None = True
-        self._called_ns = tape.identity.monotonic_ns
+        self._last_active_ns = tape.identity.monotonic_ns
         self._records_lost = 0
         self._totals = RankCounts()
         self._pending_values: dict[int, Series] = {}
@@ -162,19 +162,20 @@ class RankMetrics:
             for operation in still_open:
                 if operation.started_ns is not None:
                     self._count_started(operation)
-            ends = [operation.completed_ns or 0 for operation in batch.ended]
-            calls = [operation.entered_ns for operation in batch.entered[-1:]]
-            self._called_ns = max([self._called_ns, *ends, *calls, *(mark.ended_ns for mark in batch.steps)])
+            ended_ns = [operation.completed_ns or 0 for operation in batch.ended]
+            entered_ns = [operation.entered_ns for operation in batch.entered[-1:]]
+            steps_ns = [mark.ended_ns for mark in batch.steps]
+            self._last_active_ns = max([self._last_active_ns, *ended_ns, *entered_ns, *steps_ns])
             self._status = status
             self._figures = read_figures(self._tape.words)
-            if is_running or status.state is not TapeState.RUNNING:  # otherwise its process vanished: see `gone`
+            if is_running or status.state is not TapeState.RUNNING:  # otherwise its process vanished: see `mark_ended`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
-    def gone(self, cleanly: bool) -> None:
-        """Mark the rank as ended, normally (`cleanly`) or not. Its tape alone does not always show how it ended."""
+    def mark_ended(self, cleanly: bool) -> None:
+        """Mark the rank as ended, normally (`cleanly`) or not. The tape does not always show how it ended."""
         self._up = None if cleanly else False
 
     def add_exemplars(self, segment: StepSegment, anchor: FinishedSpan) -> None:
@@ -230,7 +231,9 @@ class RankMetrics:
                 save_interval_s=max(saves.intervals_ns, default=0) / 1e9,
                 figures=self._figures,
                 calls=dict(self._calls.copies),
-                idle_s=max(now_ns - self._called_ns, 0) / 1e9,
+                idle_s=max(now_ns - self._last_active_ns, 0) / 1e9,
+                is_switched_off=bool(self._status.switched_off_ns),
+                recording_level=self._status.recording_level,
             )
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.activity_kinds import CALL_SIDES
 from otel_torchdist.model.calls import with_dimensions
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import RecordKind
@@ -14,7 +14,7 @@ from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import BLOCKING, RAISED, Operation, StepMark
 from otel_torchdist.model.remote_calls import Side
-from otel_torchdist.model.units import size_class
+from otel_torchdist.model.text import size_class
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.metrics.counts import NO_SAVES, CheckpointCounts, RankCounts, Saves
@@ -23,7 +23,6 @@ from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.snapshots import Duration, GroupInfo, GroupSnapshot
 from otel_torchdist.telemetry.semconv import OTHER
 from otel_torchdist.telemetry.spans.activities import SYSTEM
-from otel_torchdist.telemetry.spans.operation import UNKNOWN_ERROR
 
 _COUNTED: Final = (*BLOCKING, *RAISED)
 
@@ -36,7 +35,7 @@ def _metric_of(side: Side) -> str:
             return semconv.RPC_SERVER_DURATION
 
 
-_METRICS: Final = {kind: _metric_of(side) for kind, side in SIDES.items()}
+_METRICS: Final = {kind: _metric_of(side) for kind, side in CALL_SIDES.items()}
 
 
 class CallSeries(NamedTuple):
@@ -74,8 +73,8 @@ class CallDurations:
         metric = _METRICS.get(activity.kind)
         if metric is None or activity.completed_ns is None or activity.how not in _COUNTED:
             return None
-        error = self._names.text(activity.failure) or UNKNOWN_ERROR if activity.how in RAISED else ""
-        method = self._names.text(activity.detail) or semconv.OTHER_METHOD
+        error = self._names.text(activity.failure) or semconv.OTEL_OTHER if activity.how in RAISED else ""
+        method = self._names.text(activity.detail) or semconv.OTEL_OTHER
         series = CallSeries(metric, (SYSTEM, *self._labels.call(method, error)))
         seconds = (activity.completed_ns - activity.entered_ns) / 1e9
         self.durations.setdefault(series, DurationHistogram()).observe(seconds)

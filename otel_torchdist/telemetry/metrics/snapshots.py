@@ -19,7 +19,7 @@ class Duration(NamedTuple):
     """A measured duration, for histograms of listeners.
 
     Attributes:
-        metric: `semconv.OPERATION_DURATION` or `semconv.STEP_DURATION`.
+        metric: Name of the histogram, such as `semconv.STEP_DURATION`.
         labels: Values of the metric's labels, in order.
         seconds: The duration.
     """
@@ -119,6 +119,8 @@ class RankSnapshot:
         figures: Figures of its steps, from its tape.
         calls: Durations of its remote procedure calls, by metric and labels.
         idle_s: Seconds since it last entered or left an operation, or ended a step.
+        is_switched_off: Whether recording was switched off in it.
+        recording_level: How much less than everything it records; see `RecordingLevel`.
     """
 
     run: str
@@ -146,6 +148,8 @@ class RankSnapshot:
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
     idle_s: float = 0.0
+    is_switched_off: bool = False
+    recording_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +299,7 @@ class DurationListeners:
 
     def remove(self, listener: Listener) -> None:
         """Undo `add`."""
-        self._listeners = tuple(other for other in self._listeners if other != listener)
+        self._listeners = tuple(kept for kept in self._listeners if kept != listener)
 
     def publish(self, durations: Sequence[Duration]) -> None:
         """Pass durations to all listeners, on this thread."""

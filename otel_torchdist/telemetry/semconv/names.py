@@ -11,6 +11,10 @@ from typing import Final
 from otel_torchdist.telemetry.semconv import attributes as _attributes
 
 SCOPE_NAME: Final = "otel_torchdist"
+SCHEMA_VERSION: Final = "0.1.0"
+"""Version of these names. It changes if a name changes, and is independent of the package's version."""
+SCHEMA_URL: Final = f"https://otel-torchdist.readthedocs.io/schemas/{SCHEMA_VERSION}"
+"""Address that identifies these names on spans, metrics and events. `docs/semconv/schemas` has the file for it."""
 # --- spans ---------------------------------------------------------------------------------------------------------
 STEP_SPAN: Final = "step (rank {rank})"
 """A segment of a training step of one rank, and the parent of its operations. Usually a step is one segment."""
@@ -20,7 +24,7 @@ have no span. With a device, the span ends when the step is enqueued. An error i
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 """A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until it returns; the save itself is a `save` of
 another thread or process), `torch.save`, `torch.load`; at most 16 of each per training step. Its children are its
-stages: `plan`, `write` and `read`, which include the collectives in which ranks wait for each other. Their children are
+stages: `plan`, `write` and `read`, including the collectives in which ranks wait for each other. Their children are
 `write_data`, `read_data` and others. An error if it raised an exception."""
 DATA_WAIT_SPAN: Final = "data wait"
 """A wait of the training thread for a batch of a `DataLoader`, or in `data_wait()`, of a millisecond or longer; at most
@@ -45,7 +49,7 @@ STALL_RANK_SPAN: Final = "rank {rank}: {state}"
 FOLLOWED: Final = "followed"
 """Replaces `dead` in the name of a rank's span if the verdict does not name the rank: its death is a consequence."""
 STALL_REST_SPAN: Final = "{count} more ranks"
-"""The members beyond the first 64, which have separate spans."""
+"""The members beyond the first 64. Each of the first 64 has a span of its own."""
 IMPORT_SPAN: Final = "imported {source}"
 """The root of an import from files: `imported flight recorder`."""
 IMPORT_RANK_SPAN: Final = "calls (rank {rank})"
@@ -86,14 +90,16 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     "k8s_namespace_name": _attributes.K8S_NAMESPACE_NAME,
     "k8s_pod_name": _attributes.K8S_POD_NAME,
     "ray_job_id": _attributes.RAY_JOB_ID,
+    "ray_submission_id": _attributes.RAY_SUBMISSION_ID,
+    "ray_train_run": _attributes.RAY_TRAIN_RUN,
     "torchelastic_run_id": _attributes.ELASTIC_RUN_ID,
     "restart_count": _attributes.RESTART_COUNT,
     "mlflow_run_id": _attributes.MLFLOW_RUN_ID,
     "wandb_run_id": _attributes.WANDB_RUN_ID,
 }
-OTHER_METHOD: Final = "_OTHER"
-"""OpenTelemetry's `rpc.method` or `error.type` for a value that is unknown, or beyond the limit."""
+OTEL_OTHER: Final = "_OTHER"
+"""OpenTelemetry's `rpc.method` or `error.type` for a value that is unknown, or beyond the limit on distinct values."""
 OTHER: Final = "other"
-"""The label of a group or operation that is unknown, or beyond the limit."""
+"""The label of a group or operation that is unknown, or beyond the limit on distinct labels."""
 RENDEZVOUS: Final = "rendezvous"
 """The operation of creating a group."""

@@ -8,28 +8,29 @@ from typing import Final
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, SIDES, TRAITS, Detail
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.activity_kinds import CALL_SIDES, CHECKPOINT_OPERATIONS, TRAITS, Detail
 from otel_torchdist.model.history import Activity
+from otel_torchdist.model.ids import activity_span_id, anchor_span_id, trace_id_of_step
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
-from otel_torchdist.model.naming import activity_span_id, anchor_span_id, trace_id_of_step
 from otel_torchdist.model.remote_calls import RemoteCall, Side
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.status import WallClock
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
-from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 
-# Spans of remote procedure calls. Both sides know the step of the first caller, which determines the trace, and the
-# record of their parent. So no reader waits for another reader, and the callee's span may be sent before the caller's.
+# Spans of remote procedure calls. Both sides know the step of the outermost caller, which determines the trace id, and
+# the number of the parent's record, which determines the parent's span id. So no reader waits for another reader, and
+# the callee's span may be sent before the caller's.
 
 SYSTEM: Final = "torch"
 
 
 def kind_of(activity: Activity) -> SpanKind:
     """Return the kind of an activity's span."""
-    match SIDES.get(activity.kind) if activity.call is not None else None:
+    match CALL_SIDES.get(activity.kind) if activity.call is not None else None:
         case None:
             return SpanKind.INTERNAL
         case Side.CALLER:
@@ -51,7 +52,7 @@ def parent_of(
         run_of: Returns the run id of the tape with a nonce; None if unknown. The caller may be in another run: a worker
             without a group forms a separate run.
     """
-    is_caller = SIDES.get(activity.kind) is Side.CALLER
+    is_caller = CALL_SIDES.get(activity.kind) is Side.CALLER
     if is_caller and call.caller_number:
         return LinkTarget(trace_id_of_step(run_id, call.caller_step), activity_span_id(nonce, call.caller_number))
     if is_caller:  # the call may have ended in a later step
@@ -63,7 +64,7 @@ def parent_of(
     return LinkTarget(trace_id_of_step(run, call.caller_step), parent)
 
 
-def attributes_of(call: RemoteCall, names: NamesReader) -> dict[str, AttributeValue]:
+def attributes_of_call(call: RemoteCall, names: NamesReader) -> dict[str, AttributeValue]:
     """Return the attributes specific to spans of remote calls, except the method."""
     attributes: dict[str, AttributeValue] = {semconv.RPC_SYSTEM: SYSTEM}
     peer = names.text(call.worker_name)
@@ -90,7 +91,7 @@ class HeldActivities:
         self._held: dict[int, list[Activity]] = {}
         self._count = 0
 
-    def outermost(self, ended: Iterable[Activity]) -> list[Activity]:
+    def hold_nested(self, ended: Iterable[Activity]) -> list[Activity]:
         """Hold back ended activities that have a parent. Return the activities without a parent."""
         return [activity for activity in ended if not self._hold(activity)]
 
@@ -102,7 +103,7 @@ class HeldActivities:
         self._count += 1
         return True
 
-    def within(self, activity: Activity) -> list[Activity]:
+    def pop_children(self, activity: Activity) -> list[Activity]:
         """Remove and return the children of an activity."""
         children = self._held.pop(activity.number, [])
         self._count -= len(children)
@@ -110,13 +111,13 @@ class HeldActivities:
 
     def drop(self, activity: Activity) -> None:
         """Remove all descendants of an activity that is not exported."""
-        for inner in self.within(activity):
+        for inner in self.pop_children(activity):
             self.drop(inner)
 
-    def orphans(self, known: Container[int]) -> list[Activity]:
-        """Remove and return the activities whose parents are neither held nor in `known`: their records were lost."""
+    def orphans(self, pending: Container[int]) -> list[Activity]:
+        """Remove and return the activities whose parents are neither held nor `pending`: their records were lost."""
         numbers = {activity.number for held in self._held.values() for activity in held}
-        lost = [parent for parent in self._held if parent not in numbers and parent not in known]
+        lost = [parent for parent in self._held if parent not in numbers and parent not in pending]
         orphans = [activity for parent in lost for activity in self._held.pop(parent)]
         self._count -= len(orphans)
         return orphans
@@ -144,7 +145,7 @@ class ActivitySpans:
         """Yield the span of an activity, then the spans of its descendants. The arguments are as in `span`."""
         span = self.span(activity, anchor, run_id, open_because if activity.how is None else "")
         yield span
-        for inner in held.within(activity):
+        for inner in held.pop_children(activity):
             yield from self.spans(inner, span, run_id, open_because, held)
 
     def span(self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str) -> FinishedSpan:
@@ -154,13 +155,13 @@ class ActivitySpans:
             activity: The activity, with `completed_ns`; `how` is None if it was still open.
             anchor: The span of its segment. It is the parent, unless the activity is a remote procedure call.
             run_id: The run.
-            open_because: Reason for a missing end, as the end of a sentence.
+            open_because: Reason for a missing end, as a clause after "when": `the process ended`.
         """
         detail = self._names.text(activity.detail) or ""
         if not detail and activity.call is not None:
-            detail = semconv.OTHER_METHOD
+            detail = semconv.OTEL_OTHER
         name, detail_attribute = _name_and_attribute(activity.kind, detail)
-        failure = self._names.text(activity.failure) or UNKNOWN_ERROR
+        failure = self._names.text(activity.failure) or semconv.OTEL_OTHER
         attributes: dict[str, AttributeValue] = {
             semconv.RANK: self._identity.rank,
             semconv.RUN: anchor.attributes[semconv.RUN],
@@ -181,7 +182,7 @@ class ActivitySpans:
             attributes[semconv.CHECKPOINT_FILES] = activity.files
         parent = LinkTarget(anchor.trace_id, anchor.span_id)
         if activity.call is not None:
-            attributes |= attributes_of(activity.call, self._names)
+            attributes |= attributes_of_call(activity.call, self._names)
             nonce = self._identity.nonce
             parent = parent_of(activity, activity.call, nonce, run_id, self._run_of) or parent
         if activity.how is How.FAILED:

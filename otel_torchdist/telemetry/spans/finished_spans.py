@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 
 
 class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +105,20 @@ def limiter(limits: SpanLimits) -> Callable[[Sequence[FinishedSpan]], Sequence[F
         )
 
     return lambda spans: [limited(span) for span in spans]
+
+
+_LONGEST_TEXT: Final = 4_096
+_LONGEST_LIST: Final = 256
+
+
+def shortened_span(span: FinishedSpan) -> FinishedSpan:
+    """Return a span with long texts and lists cut, for a span too large for any request."""
+    attributes = {
+        name: value[:_LONGEST_LIST] if isinstance(value, (list, tuple)) else value
+        for name, value in span.attributes.items()
+    }
+    error = None if span.error is None else span.error[:_LONGEST_TEXT]
+    return msgspec.structs.replace(span, attributes=_shortened(attributes, _LONGEST_TEXT), error=error)
 
 
 def _shortened(attributes: Mapping[str, AttributeValue], longest: int) -> dict[str, AttributeValue]:

@@ -7,12 +7,12 @@ from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.ids import operation_span_id
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.names import OTHER, ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
-from otel_torchdist.model.naming import operation_span_id
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.status import WallClock
@@ -21,7 +21,7 @@ from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 
 def _resolution_s(how: How) -> float | None:
-    """Return the maximum time between an end and its recorded time; None if unknown."""
+    """Return an upper bound on the seconds from an operation's end to its recorded end; None if unknown."""
     match how:
         case How.CALL | How.WAIT | How.CALLBACK | How.FAILED:
             return 0.0
@@ -38,12 +38,12 @@ def _resolution_s(how: How) -> float | None:
 _RESOLUTION_S: Final = {how: resolution for how in How if (resolution := _resolution_s(how)) is not None}
 _PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
 _HOW: Final = {None: "unknown"} | {how: how.name.lower() for how in How}
-# Operators of IntFlag and names of enum members run Python code, and every operation needs some.
+# Precomputed for the cost of a record: operators of IntFlag and names of enum members run Python code.
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
-def of_names(
+def attributes_of_names(
     signature: SignatureName | None,
     group: GroupName | None,
     call_site: CallSiteName | None,
@@ -107,8 +107,8 @@ def _of_group(group: GroupName) -> dict[str, AttributeValue]:
     return attributes
 
 
-def of_label(label: LabelName) -> dict[str, AttributeValue]:
-    """Return the attributes shared by all calls with the same label. `of_piece` returns the piece."""
+def attributes_of_label(label: LabelName) -> dict[str, AttributeValue]:
+    """Return the attributes shared by all calls with the same label. The bucket or microbatch is not among them."""
     match label.kind:
         case LabelKind.FSDP:
             return {semconv.FSDP_UNIT: label.unit or ROOT_UNIT}
@@ -118,18 +118,18 @@ def of_label(label: LabelName) -> dict[str, AttributeValue]:
             return {semconv.PIPELINE_STAGE: label.stage, semconv.PIPELINE_DIRECTION: label.direction}
 
 
-def of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
-    """Return the bucket or microbatch of one call.
+def attributes_of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
+    """Return the attribute with the bucket or microbatch of one call.
 
     Args:
         label: The call's label.
-        piece: Its number, from 1.
+        piece: Number of the bucket or microbatch, from 1; the attribute counts from 0.
     """
     name = semconv.DDP_BUCKET if label.kind is LabelKind.DDP else semconv.PIPELINE_MICROBATCH
     return {name: piece - 1}
 
 
-def of_record(operation: Operation) -> dict[str, AttributeValue]:
+def attributes_of_record(operation: Operation) -> dict[str, AttributeValue]:
     """Return the attributes of a single call: position, size, phase, completion, and times on a device."""
     attributes: dict[str, AttributeValue] = {
         semconv.SEQUENCE: operation.sequence,
@@ -204,8 +204,6 @@ MAX_TEMPLATES: Final = 4_096
 _ASYNC: Final = int(Flag.ASYNC)
 _SYNCHRONIZED: Final = int(Flag.ON_DEVICE | Flag.POINT_TO_POINT | Flag.COALESCED)
 """Devices are synchronized around an operation if `ON_DEVICE` is the only one of these flags that is set."""
-UNKNOWN_ERROR: Final = "_OTHER"
-"""OpenTelemetry's `error.type` for an error of unknown type."""
 
 
 class OperationSpans:
@@ -228,10 +226,10 @@ class OperationSpans:
         Args:
             operation: The operation, with `completed_ns`; `how` is None if it was still open.
             anchor: Its parent span.
-            incident: Links to the incident if the operation was reported as stalled; None for others.
-            open_because: Reason for a missing end, as the end of a sentence.
+            incident: Links to the incident if the operation was reported as stalled; None otherwise.
+            open_because: Reason for a missing end, as a clause after "when": `the process ended`.
         """
-        self._take_run(anchor.attributes[semconv.RUN])
+        self._drop_stale_templates(anchor.attributes[semconv.RUN])
         attributes = self._attributes(operation)
         if incident is not None:
             attributes[semconv.STALLED] = True
@@ -249,9 +247,9 @@ class OperationSpans:
             links=incident or (),
         )
 
-    def _take_run(self, run: AttributeValue) -> None:
-        """Drop the templates, which contain the run, if the run changes: a provisional id may still change."""
-        renamed = self._names.renamed  # changes when a device mesh renames a group
+    def _drop_stale_templates(self, run: AttributeValue) -> None:
+        """Drop cached attributes that contain an outdated run id (unsettled ids change) or name of a group."""
+        renamed = self._names.renamed  # counts groups renamed by a device mesh
         if run != self._run or renamed != self._renamed:
             self._run, self._renamed = run, renamed
             self._templates.clear()
@@ -263,17 +261,17 @@ class OperationSpans:
             if len(self._templates) == MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(operation)
-        attributes = template | of_record(operation)
+        attributes = template | attributes_of_record(operation)
         if operation.piece:
             label = self._names.label_name(operation.label)
-            attributes |= of_piece(label, operation.piece) if label is not None else {}
+            attributes |= attributes_of_piece(label, operation.piece) if label is not None else {}
         attributes[semconv.STEP] = operation.step
         attributes[semconv.ASYNC] = bool(int(operation.flags) & _ASYNC)
         attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
         if self._identity.synchronized and int(operation.flags) & _SYNCHRONIZED == _ON_DEVICE:
             attributes[semconv.SYNCHRONIZED] = True
         if operation.how is How.FAILED:
-            attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or UNKNOWN_ERROR
+            attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or semconv.OTEL_OTHER
         return attributes
 
     def _template(self, operation: Operation) -> dict[str, AttributeValue]:
@@ -283,7 +281,7 @@ class OperationSpans:
         label_name = names.label_name(operation.label) if operation.label != OTHER else None
         site, signature = operation.call_site, names.signature(operation.signature)
         path = names.call_path(site)
-        by_names = of_names(
+        by_names = attributes_of_names(
             signature,
             names.group(operation.group),
             names.call_site(site),
@@ -291,7 +289,7 @@ class OperationSpans:
             shown_path(names, site),
             path is not None and path.varies,
         )
-        by_label = of_label(label_name) if label_name is not None else {}
+        by_label = attributes_of_label(label_name) if label_name is not None else {}
         return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **by_names, **by_label}
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from otel_torchdist.model.naming import trace_id_of_step
+from otel_torchdist.model.ids import trace_id_of_step
 from otel_torchdist.telemetry import semconv
 
 MAX_RANKS: Final = 64
@@ -23,14 +23,14 @@ class SamplerState:
         step: The last decided step.
         is_candidate: Whether the step was sampled before the budget was applied.
         is_kept: Whether the step is exported.
-        always: Steps in which an incident began.
+        incident_steps: Steps in which an incident began.
         halvings: See `SpanBudget.halvings`.
     """
 
     step: int | None
     is_candidate: bool
     is_kept: bool
-    always: frozenset[int]
+    incident_steps: frozenset[int]
     halvings: int
 
 
@@ -41,8 +41,8 @@ class StepSampler:
 
     - The sampler of the environment or the provider samples its trace.
     - This rank is among the ranks exported for the step.
-    - Its trace id is in the lowest 1/2^k, where k keeps this rank's spans within the budget. Steps kept at k+1 are also
-      kept at k, so ranks with different k still have common steps.
+    - Its trace id is in the lowest 1/2^k of all trace ids, where k keeps this rank's spans within the budget. Steps
+      kept at k+1 are also kept at k, so ranks with different k still have common steps.
     """
 
     def __init__(self, sampler: Sampler, spans_per_second: int, rank: int, world_size: int) -> None:
@@ -51,7 +51,7 @@ class StepSampler:
         self._budget = SpanBudget(spans_per_second)
         self._rank = rank
         self._stride = -(-world_size // MAX_RANKS)
-        self._always: set[int] = set()
+        self._incident_steps: set[int] = set()
         self._step: int | None = None
         self._is_candidate = False
         self._is_kept = False
@@ -60,18 +60,18 @@ class StepSampler:
     def state(self) -> SamplerState:
         """The decisions so far."""
         return SamplerState(
-            self._step, self._is_candidate, self._is_kept, frozenset(self._always), self._budget.halvings
+            self._step, self._is_candidate, self._is_kept, frozenset(self._incident_steps), self._budget.halvings
         )
 
     def resume(self, state: SamplerState) -> None:
         """Continue from another sampler's state. Its decision holds for the rest of the step."""
         self._step, self._is_candidate, self._is_kept = state.step, state.is_candidate, state.is_kept
-        self._always = set(state.always)
+        self._incident_steps = set(state.incident_steps)
         self._budget.halvings = state.halvings
 
     def keep(self, step: int) -> None:
         """Export the remaining segments of `step`, because an incident began in it."""
-        self._always.add(step)
+        self._incident_steps.add(step)
 
     def is_kept(self, run_id: int, step: int, at_ns: int, spans: int) -> bool:
         """Return whether a segment is exported. Called in the order of steps.
@@ -86,17 +86,17 @@ class StepSampler:
             self._decide(run_id, step, at_ns)
         if self._is_candidate:
             self._budget.count(spans)
-        return self._is_kept or step in self._always
+        return self._is_kept or step in self._incident_steps
 
     def _decide(self, run_id: int, step: int, at_ns: int) -> None:
         self._step = step
-        self._always = {kept for kept in self._always if kept >= step}
+        self._incident_steps = {kept for kept in self._incident_steps if kept >= step}
         trace_id = trace_id_of_step(run_id, step)
         self._budget.begin_step(at_ns)
-        self._is_candidate = self._is_shown(trace_id) and self._is_sampled(trace_id, step)
+        self._is_candidate = self._exports_rank(trace_id) and self._is_sampled(trace_id, step)
         self._is_kept = self._is_candidate and trace_id >> (128 - self._budget.halvings) == 0
 
-    def _is_shown(self, trace_id: int) -> bool:
+    def _exports_rank(self, trace_id: int) -> bool:
         return (self._rank + (trace_id >> 64)) % self._stride == 0
 
     def _is_sampled(self, trace_id: int, step: int) -> bool:
@@ -108,17 +108,18 @@ class StepSampler:
 
 
 WINDOW_S: Final = 5.0
-SHORTEST_S: Final = 1.0
-"""Shortest window: a rate over less time means little, so bursts have no effect earlier."""
-SLACK: Final = 0.8
+MIN_WINDOW_S: Final = 1.0
+"""Shortest window that can exceed the budget: a rate over less time would only show a burst."""
+RECOVERY_SHARE: Final = 0.8
 MAX_HALVINGS: Final = 32
 
 
 class SpanBudget:
-    """Measures the span rate without a budget, in windows of 5 s of the rank's clock.
+    """Limits the spans per second of one rank, by exporting one of 2^`halvings` steps.
 
-    If a window exceeds the budget, it halves the rate as often as needed. It undoes one halving per window, and only if
-    the resulting rate is clearly (20 %) below the budget, to avoid oscillation.
+    The rate without a limit is measured in windows of 5 s of the rank's clock. After a window above the budget, the
+    exported rate is halved as often as needed. Later windows undo one halving each, and only if the resulting rate is
+    at least 20 % below the budget, to avoid oscillation.
 
     Attributes:
         halvings: One of 2^halvings steps is exported.
@@ -131,7 +132,7 @@ class SpanBudget:
         self._since_ns: int | None = None
 
     def count(self, spans: int) -> None:
-        """Count spans that would be exported without a budget."""
+        """Count spans that would be exported without a limit."""
         self._spans += spans
 
     def begin_step(self, at_ns: int) -> None:
@@ -140,7 +141,7 @@ class SpanBudget:
             self._since_ns = at_ns
             return
         elapsed_s = (at_ns - self._since_ns) / 1e9
-        if elapsed_s < (WINDOW_S if self._spans <= self._limit * WINDOW_S else SHORTEST_S):
+        if elapsed_s < (WINDOW_S if self._spans <= self._limit * WINDOW_S else MIN_WINDOW_S):
             return
         rate = self._spans / elapsed_s
         self._since_ns = at_ns
@@ -148,7 +149,7 @@ class SpanBudget:
         needed = self._halvings_for(rate)
         if needed > self.halvings:
             self.halvings = needed
-        elif self.halvings and rate / 2 ** (self.halvings - 1) <= SLACK * self._limit:
+        elif self.halvings and rate / 2 ** (self.halvings - 1) <= RECOVERY_SHARE * self._limit:
             self.halvings -= 1
 
     def _halvings_for(self, rate: float) -> int:

@@ -1,4 +1,6 @@
-"""Cuts the operations and activities of one rank into segments of steps. Each segment is exported under one anchor.
+"""Cuts the operations and activities of one rank into segments of steps, and builds the *anchor* of each segment.
+
+The anchor is the span of the segment itself: the parent of the spans of its operations and activities.
 
 A segment ends with its step, at a stall, after 30 s or after 2,000 operations, whichever comes first. An operation
 belongs to the segment in which it *ends*. So a segment can be exported as soon as it has ended, and no segment waits
@@ -16,10 +18,11 @@ from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
-from otel_torchdist.model.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
+from otel_torchdist.model.ids import anchor_span_id, run_label, trace_id_of_step
 from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.reports.incident import LinkTarget
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.status import WallClock
@@ -78,7 +81,7 @@ class CutterState:
         start_ns: Start of the current segment.
         step: Its step; None before the first record.
         number: Its position in the step.
-        pending: Record numbers of ended operations and activities of this and later segments.
+        pending: Record numbers of ended operations and activities that are not in a segment yet.
     """
 
     start_ns: int
@@ -149,7 +152,7 @@ class SegmentCutter:
             self._end_step(interval.entered_ns, SegmentEnd.LOST, interval.step)
 
     def step_ended(self, mark: StepMark) -> None:
-        """Process the end of a step. Steps without a record in between are skipped."""
+        """Process the end of a step. Skipped steps, without any record, have no segments."""
         self.assume_step(mark.step)
         if mark.step < self.step:
             return

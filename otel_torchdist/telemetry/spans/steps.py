@@ -14,15 +14,11 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.model.finding import LinkTarget
 from otel_torchdist.model.history import Activity, Interval
+from otel_torchdist.model.ids import lone_run_id, operation_span_id, trace_id_of_step
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.naming import (
-    lone_run_id,
-    operation_span_id,
-    trace_id_of_step,
-)
 from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus, WallClock
@@ -33,7 +29,7 @@ from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import AnchorSpans, CutterState, SegmentCutter, SegmentEnd, StepSegment
 
 SETTLE_NS: Final = 30_000_000_000
-"""Time from the creation of the tape that spans wait for the ranks to agree on the run id."""
+"""Maximum time that spans wait for the ranks to agree on the run id, counted from the creation of the tape."""
 MAX_HELD_SPANS: Final = 20_000
 
 _SETTLED: Final = (RunIdState.AGREED, RunIdState.UNAGREED)
@@ -66,7 +62,7 @@ class SpansState:
 
 
 class RankSpans:
-    """The spans of one tape. Not thread-safe.
+    """Turns the records of one tape into spans, and passes them to a sink. Not thread-safe.
 
     Attributes:
         dropped: Number of spans dropped because too many waited for the ranks to agree on the run id.
@@ -126,7 +122,8 @@ class RankSpans:
 
         Args:
             state: State of the other reader.
-            ended: Operations and activities that ended before, including all that it has not passed on.
+            ended: Operations and activities that ended before this call. Must include all whose spans the other reader
+                has not passed on.
         """
         self._is_settled = True
         self._is_closed = state.is_closed
@@ -137,7 +134,7 @@ class RankSpans:
         activities = [interval for interval in intervals if isinstance(interval, Activity)]
         for activity in sorted(activities, key=lambda activity: activity.number):
             if activity.parent in parents:
-                self._held_activities.outermost([activity])
+                self._held_activities.hold_nested([activity])
                 parents.add(activity.number)
         self._sampler.resume(state.sampler)
 
@@ -167,7 +164,7 @@ class RankSpans:
         # The poll may have stopped before the end of the tape: the batch is complete only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
-        self._cutter.activities_ended(self._held_activities.outermost(batch.activities_ended))
+        self._cutter.activities_ended(self._held_activities.hold_nested(batch.activities_ended))
         events = [*batch.entered, *batch.activities_entered, *batch.steps]
         for event in sorted(events, key=lambda event: event.number):
             if isinstance(event, StepMark):
@@ -209,7 +206,7 @@ class RankSpans:
         assert self._anchor is not None  # the segment of a stall always counts as non-empty, and is always kept
         return self._anchor.target
 
-    def stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
+    def mark_stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
         """Mark an open operation as stalled, so that its span shows it and is always exported.
 
         Args:
@@ -239,7 +236,7 @@ class RankSpans:
         end_ns = max([now_ns, *(interval.entered_ns for interval in (*operations, *activities))])
         self._cutter.ended(msgspec.structs.replace(operation, completed_ns=end_ns) for operation in operations)
         still_open = (msgspec.structs.replace(activity, completed_ns=end_ns) for activity in activities)
-        self._cutter.activities_ended(self._held_activities.outermost(still_open))
+        self._cutter.activities_ended(self._held_activities.hold_nested(still_open))
         self._cutter.activities_ended(self._held_activities.orphans(self._cutter.state.pending))
         self._cutter.finish(end_ns)
         self._pass_on()
@@ -299,7 +296,7 @@ class RankSpans:
         return self._operations.span(operation, anchor, incident, open_because)
 
     def _open_because(self) -> str:
-        """Return the fate of a process that left an operation open, as the end of a sentence."""
+        """Return why an operation has no end, as a clause after "when"."""
         status = self._status
         if status is None or status.state is TapeState.RUNNING:
             return "the process was gone"

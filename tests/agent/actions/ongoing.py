@@ -6,8 +6,8 @@ import pytest
 
 from otel_torchdist.judge.stall.events import OngoingStall, Ruling
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.incident import Incident
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
 from tests.support.tapes.fake_tape import RUN_ID

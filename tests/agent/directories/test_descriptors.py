@@ -20,7 +20,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
-from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, READER_LOCK_NAME
 from tests.agent.conftest import JOB, give_away
 from tests.agent.own_agent import OwnAgent
 from tests.support.commands.running import Running
@@ -142,7 +142,7 @@ def test_directory_that_cannot_be_taken_up(
     is_broken = True
 
     def fail(path: str | Path, *arguments: int, **options: int) -> int:
-        if is_broken and path == LOCK_NAME:
+        if is_broken and path == READER_LOCK_NAME:
             raise OSError(errno.EIO, "Input/output error")
         return opens(path, *arguments, **options)
 

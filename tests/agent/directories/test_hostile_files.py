@@ -19,7 +19,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState
-from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME
 from otel_torchdist.node.job.requests.stacks import stacks_path
 from otel_torchdist.node.job.tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.show.serving.scrape_target import FOLDER, ScrapeTarget
@@ -199,7 +199,7 @@ def test_lock_that_is_no_file(
     """A job that cannot be locked is not read, and one line gives its name and the reason; the next one is read."""
     with contextlib.closing(Ranks(base / THEIR_JOB, 1)):
         begin(1)
-        (base / THEIR_JOB / LOCK_NAME).mkdir()
+        (base / THEIR_JOB / READER_LOCK_NAME).mkdir()
         watch = NodeWatch(reading, base, 60.0)
         for _ in range(3):
             watch.search()

@@ -23,7 +23,7 @@ from tests.agent.conftest import STRANGER, quiet_outputs
 from tests.agent.workers import many_groups
 from tests.support.tapes.tapes import start
 
-NEIGHBOUR = STRANGER + 1
+NEIGHBOR = STRANGER + 1
 SMALL_SHARE = 8 << 20
 MANY = (4, 700, 3)
 """Tapes, groups and members that take more than that."""
@@ -59,9 +59,9 @@ def agent() -> Iterator[Agent]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_the_largest_job_is_left_out(begin_tapes: Begin, agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
-    """A user's largest job goes, with one warning that names it; that user's other job and the neighbour's stay."""
+    """A user's largest job goes, with one warning that names it; that user's other job and the neighbor's stay."""
     large, small = begin_tapes(1, MANY, STRANGER), begin_tapes(2, FEW, STRANGER)
-    other = begin_tapes(3, FEW, NEIGHBOUR)
+    other = begin_tapes(3, FEW, NEIGHBOR)
     for directory in (small, large, other):
         agent.add(Job(directory))
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_new_directories_are_no_new_warnings(
 
 def test_reading_stops_at_the_bound(begin_tapes: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a share is exceeded, no further tape of that user is read: all of a job's are taken up in one turn."""
-    monkeypatch.setattr(os, "geteuid", lambda: NEIGHBOUR)  # the tapes are a stranger's then
+    monkeypatch.setattr(os, "geteuid", lambda: NEIGHBOR)  # the tapes are a stranger's then
     directory = begin_tapes(1, (12, 700, 3))
     reader = followed(directory, MemoryShares(SMALL_SHARE))
     reader.turn()

@@ -16,7 +16,7 @@ import pytest
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config
-from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME, tapes_in
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, READER_LOCK_NAME, tapes_in
 from tests.agent.conftest import JOB, give_away, quiet_outputs
 from tests.agent.training import page_of
 from tests.support.commands.running import SCRIPT, Running, environment
@@ -101,7 +101,7 @@ def test_links_of_a_user_are_not_followed(
     ranks = begin(1)
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    lock = base / JOB / LOCK_NAME
+    lock = base / JOB / READER_LOCK_NAME
     lock.symlink_to(tmp_path / "made")
     running = agent()
     assert running.end(40) == 2

@@ -18,7 +18,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config, parse_actions
-from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME
 from otel_torchdist.node.job.peers import PORT_FILE, Peers, write_peers
 from otel_torchdist.node.job.tapes import MAX_WARNINGS
 from otel_torchdist.show.serving.scrape_target import ScrapeTarget
@@ -101,7 +101,7 @@ def swap_at_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Path], None
     def prepare(directory: Path, target: Path) -> None:
         def swap(path: str | Path, *arguments: int, **options: int) -> int:
             file = opens(path, *arguments, **options)
-            if path == LOCK_NAME and os.readlink(f"/proc/self/fd/{options['dir_fd']}") == str(directory):
+            if path == READER_LOCK_NAME and os.readlink(f"/proc/self/fd/{options['dir_fd']}") == str(directory):
                 swap_for_link(directory, target)
             return file
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from otel_torchdist.agent.exchange.client import Envelope, PeerClient, new_instance
 from otel_torchdist.agent.exchange.peers import ExchangeApp
+from otel_torchdist.agent.exchange.versions import refuse_protocol
 from otel_torchdist.agent.exchange.wire import decode_question
 from otel_torchdist.show.serving.http_server import App
 from tests.agent.exchange.listening import HOST, peer_at
@@ -35,6 +36,10 @@ class Echo:
         if path == PARSED:
             decode_question(body)
         return SECRET + body if path in (PATH, PARSED) else None
+
+    def refuse(self) -> bytes:
+        """Refuse a question in another protocol."""
+        return refuse_protocol((4, 5))
 
 
 class Agent:

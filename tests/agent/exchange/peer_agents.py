@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from otel_torchdist.agent.exchange.client import new_instance
 from otel_torchdist.agent.exchange.pace import ExchangePace
 from otel_torchdist.agent.exchange.peers import ExchangeApp
-from otel_torchdist.agent.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
+from otel_torchdist.agent.exchange.run_exchange import RunExchange
+from otel_torchdist.agent.exchange.steps import AnswerSteps, no_steps
 from otel_torchdist.judge.stall.events import Follows, Leads, Role
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.node.job.peers import Peer, Peers

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import time
 
+import pytest
+
 from otel_torchdist.agent.exchange.peer import STATE_PATH
 from otel_torchdist.agent.exchange.wire import Question, encode, wire_ruling
-from otel_torchdist.judge.stall.events import Follows, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.judge.stall.events import Follows, Leads, Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.incident import Incident
+from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.agent.exchange.peer_agents import QUICK, Agents, exchange_of
 from tests.support.waiting import until
-from tests.support.worlds.fake_world import RUN, group_of
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
+OFF_NS = START_NS + 6 * SECOND
 SITE = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 2)
 
 
@@ -43,6 +47,30 @@ def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
     exchange_of(three, 0).publish(None)
     until(lambda: three.meet()[1] == Follows(ruling(1), True))
     until(lambda: three.meet()[1:] == [Follows(None, True)] * 2)
+
+
+@pytest.mark.parametrize("off", [0, 2])
+def test_switch_reaches_all(three: Agents, off: int) -> None:
+    """If one node is switched off, the judging one or another, all learn when, and know it once that agent is dead."""
+    three.begin()
+    three.wait_until_judges(True, False, False)
+    node, local = three.nodes[off], three.nodes[off].local
+
+    def switched_off() -> WorldSnapshot:
+        world = local()
+        views = {rank: dataclasses.replace(view, switched_off_ns=OFF_NS) for rank, view in world.ranks.items()}
+        return dataclasses.replace(world, ranks=views)
+
+    node.local = switched_off  # pyright: ignore[reportAttributeAccessIssue]
+    at_wall_ns = switched_off().switched_off_wall_ns
+    until(lambda: {role.off_wall_ns for role in three.meet() if isinstance(role, Leads | Follows)} == {at_wall_ns})
+    node.end()
+    others = [node for node in three.nodes if node.exchange is not None]
+    assert [role.off_wall_ns for node in others if isinstance(role := node.meet(), Leads | Follows)]
+    three.nodes[1].end()
+    three.nodes[1].listen()
+    three.begin(1)  # a new agent, which has seen nothing of it
+    until(lambda: getattr(three.nodes[1].meet(), "off_wall_ns", 0) == at_wall_ns)
 
 
 def test_ruling_that_is_over_before_it_is_read(two: Agents) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from otel_torchdist.agent.exchange.client import NoAnswerError, PeerClient, new_instance
 from otel_torchdist.agent.exchange.peer import STATE_PATH
-from otel_torchdist.agent.exchange.peers import UNSEEN_S, AgentPeers
+from otel_torchdist.agent.exchange.peers import UNSEEN_S, PeerExchanges
 from otel_torchdist.agent.exchange.wire import Question, decode_answer, encode
 from otel_torchdist.judge.stall.events import Leads
 from otel_torchdist.node.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
@@ -34,9 +34,9 @@ def now_s() -> list[float]:
 
 
 @pytest.fixture
-def agent_peers(now_s: list[float]) -> Iterator[AgentPeers]:
+def agent_peers(now_s: list[float]) -> Iterator[PeerExchanges]:
     """Peers of an agent that searches as often as it is asked to."""
-    made = AgentPeers(pace=dataclasses.replace(QUICK, peaceful_round_s=0.05), search_s=0.0, clock=lambda: now_s[0])
+    made = PeerExchanges(pace=dataclasses.replace(QUICK, peaceful_round_s=0.05), search_s=0.0, clock=lambda: now_s[0])
     yield made
     made.stop()
 
@@ -52,7 +52,7 @@ def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     return tuple(rank.view.rank for rank in decode_answer(client.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
-def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:
+def test_agent_takes_in_a_file(agent_peers: PeerExchanges, tmp_path: Path) -> None:
     """The agent listens where the rank asks it to, writes its port down, and answers clients with the run's token."""
     agent_peers.search([tmp_path])
     assert os.listdir(tmp_path) == []
@@ -69,7 +69,7 @@ def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:
         ask(place.port, token=b"x" * TOKEN_BYTES)
 
 
-def test_run_on_one_node(agent_peers: AgentPeers) -> None:
+def test_run_on_one_node(agent_peers: PeerExchanges) -> None:
     """An agent judges a run without a file by itself; its rulings and requests go nowhere."""
     world = FakeWorld(2).snapshot(1.0)
     role = agent_peers.meet(world, suspects_stall=True)
@@ -79,9 +79,9 @@ def test_run_on_one_node(agent_peers: AgentPeers) -> None:
     assert agent_peers.requested_stacks() == []
 
 
-def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path) -> None:
+def test_two_agents_find_each_other(agent_peers: PeerExchanges, tmp_path: Path) -> None:
     """Each node's file names the other agent: the lower id soon judges with the ranks of both."""
-    there = AgentPeers(pace=QUICK, search_s=0.0)
+    there = PeerExchanges(pace=QUICK, search_s=0.0)
     directories = [tmp_path / "a", tmp_path / "b"]
     world = FakeWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
@@ -106,7 +106,7 @@ def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path) -> 
         there.stop()
 
 
-def test_port_is_kept(agent_peers: AgentPeers, tmp_path: Path) -> None:
+def test_port_is_kept(agent_peers: PeerExchanges, tmp_path: Path) -> None:
     """An agent that replaces a dead one listens on the announced port; if that is taken, elsewhere."""
     write_peers(tmp_path, PEERS)
     agent_peers.search([tmp_path])
@@ -115,9 +115,9 @@ def test_port_is_kept(agent_peers: AgentPeers, tmp_path: Path) -> None:
     agent_peers.stop()
     assert read_listening(tmp_path) is None  # an agent that is stopped cleanly removes its port file
     (tmp_path / PORT_FILE).write_bytes(said)  # a killed one does not
-    second = AgentPeers()
+    second = PeerExchanges()
     second.search([tmp_path])
-    third = AgentPeers()
+    third = PeerExchanges()
     try:
         assert read_listening(tmp_path) == first
         third.search([tmp_path])
@@ -127,7 +127,7 @@ def test_port_is_kept(agent_peers: AgentPeers, tmp_path: Path) -> None:
         third.stop()
 
 
-def test_one_port_for_all_runs(agent_peers: AgentPeers, tmp_path: Path) -> None:
+def test_one_port_for_all_runs(agent_peers: PeerExchanges, tmp_path: Path) -> None:
     """Runs of several job directories on one address share a port, each under its own token."""
     directories = [tmp_path / "a", tmp_path / "b"]
     for run, directory in enumerate(directories, 1):
@@ -143,7 +143,7 @@ def test_one_port_for_all_runs(agent_peers: AgentPeers, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "x" * 70, "a b"])
 def test_address_that_is_not_here(
-    host: str, agent_peers: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str, agent_peers: PeerExchanges, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An address that cannot be bound is one warning, however often the agent searches; the run is judged alone."""
     write_peers(tmp_path, dataclasses.replace(PEERS, own_host=host))
@@ -155,7 +155,7 @@ def test_address_that_is_not_here(
     assert isinstance(agent_peers.meet(FakeWorld(2).snapshot(1.0), True), Leads)
 
 
-def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_that_cannot_be_used(agent_peers: PeerExchanges, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such a file is one warning that names it; once a good one replaces it, everything works."""
     file_of(tmp_path).write_text("[" * 200_000)
     for _ in range(5):
@@ -171,7 +171,7 @@ def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplo
 
 def test_search_is_rare(now_s: list[float], tmp_path: Path) -> None:
     """However many turns the agent makes, it searches for files at most twice a second."""
-    agent_peers = AgentPeers(clock=lambda: now_s[0])
+    agent_peers = PeerExchanges(clock=lambda: now_s[0])
     agent_peers.search([tmp_path])
     write_peers(tmp_path, PEERS)
     try:
@@ -183,7 +183,7 @@ def test_search_is_rare(now_s: list[float], tmp_path: Path) -> None:
         agent_peers.stop()
 
 
-def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, now_s: list[float]) -> None:
+def test_runs_that_are_over_are_left(agent_peers: PeerExchanges, tmp_path: Path, now_s: list[float]) -> None:
     """A run without ranks is dropped and its questions are refused; another one on the same port is still answered."""
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
@@ -202,7 +202,7 @@ def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, no
     assert ask(place.port, RUN + 1) == (0,)
 
 
-def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, now_s: list[float]) -> None:
+def test_to_leave_a_run_takes_no_time(agent_peers: PeerExchanges, tmp_path: Path, now_s: list[float]) -> None:
     """The reader of tapes is not delayed by an agent that never answers a question in flight."""
     gate, asked = threading.Event(), threading.Event()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, KeeperSurroundings
-from otel_torchdist.node.job.directory import LOCK_NAME, START_LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME, START_LOCK_NAME
 from tests.support.locks import held_elsewhere
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 
@@ -111,7 +111,7 @@ def test_programs_that_follow_each_other_get_an_agent_each(starts: Starts, tmp_p
 
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
     """While the lock is held, nothing is started; once it is released, an agent is started at once."""
-    with held_elsewhere(tmp_path / LOCK_NAME):
+    with held_elsewhere(tmp_path / READER_LOCK_NAME):
         look(kept, starts, 20)
         assert starts.at == []
         assert starts.without_agent == []
@@ -134,7 +134,7 @@ def test_what_cannot_be_started_is_not_tried_again(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_reader_of_another_user(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
     """Beside a service that reads the jobs of all users no agent is started, and the rank is told that it has none."""
-    with held_elsewhere(tmp_path / LOCK_NAME, user=65534):
+    with held_elsewhere(tmp_path / READER_LOCK_NAME, user=65534):
         look(kept, starts, 3)
         assert starts.at == []
         assert starts.without_agent == [tmp_path.parent]

@@ -16,7 +16,7 @@ import pytest
 
 from otel_torchdist.agent.launch import spawn as boot_report
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child, run_detached
-from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
+from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_no_interpreter
 from otel_torchdist.agent.launch.spawn import BOOT, spawn_agent
 from tests.agent.training import WORKERS, environment
 from tests.support.launch.forked_ranks import ORDINARY_END
@@ -61,7 +61,7 @@ def test_a_host_program_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
     monkeypatch.setattr(sys, "base_exec_prefix", "/nowhere")
     assert find_interpreter() == ""
-    assert why_none() == (
+    assert why_no_interpreter() == (
         f"/opt/bin/{name} is not a Python interpreter" if name else "the path of the Python interpreter is unknown"
     )
 
@@ -75,7 +75,7 @@ def test_a_frozen_application_is_none(how: str, monkeypatch: pytest.MonkeyPatch)
     else:
         monkeypatch.setattr(sys, how, True, raising=False)
     assert find_interpreter() == ""
-    assert why_none() == f"{sys.executable} is an application with an embedded Python"
+    assert why_no_interpreter() == f"{sys.executable} is an application with an embedded Python"
     assert "OTEL_PYTHON_TORCHDIST_READER=thread" in spawn_agent(Path("/nowhere"), nothing)
 
 
@@ -196,7 +196,7 @@ def test_a_handler_does_not_meet_our_child(reaped: list[int]) -> None:
     def run() -> None:
         for _ in range(starts):
             # A busy machine needs longer for a child than others are held up.
-            run_detached(["/bin/true"], {}, 2, 30.0, last=False, hold_ms=5_000)
+            run_detached(["/bin/true"], {}, 2, 30.0, is_program_over=False, hold_ms=5_000)
         ended.set()
 
     threading.Thread(target=run).start()
@@ -213,13 +213,13 @@ def test_a_program_that_waits_for_its_children() -> None:
         waiting.start()
         until(awaits_any_child)
         with pytest.raises(ChildrenAwaitedError):
-            run_detached(["/bin/true"], {}, 2, 30.0, last=False)
+            run_detached(["/bin/true"], {}, 2, 30.0, is_program_over=False)
         worker.kill()
         waiting.join()
         assert got == [worker.pid]
         worker.returncode = 0
     assert not awaits_any_child()
-    run_detached(["/bin/true"], {}, 2, 30.0, last=False)
+    run_detached(["/bin/true"], {}, 2, 30.0, is_program_over=False)
 
 
 def test_waiting_for_one_child_puts_nothing_off() -> None:

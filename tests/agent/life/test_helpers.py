@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.rank_state.lives import RankLife
 from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.node.processes.endings import REAPED_S, TOGETHER_S, SilentEnds
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -14,7 +14,7 @@ import pytest
 from otel_torchdist.agent.path_watch import child as module
 from otel_torchdist.agent.path_watch.child import Child, ChildError, NodeCalls
 from otel_torchdist.agent.path_watch.steps import StepRange, segments_of
-from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.model.reports.finding import FindingKind
 from tests.agent.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until
@@ -59,9 +59,9 @@ def test_no_path_without_all_ranks(tapes: list[Path]) -> None:
 def test_too_many_calls(tapes: list[Path]) -> None:
     """Beyond the bound nothing is looked for, and the number is reported."""
     segments = segments_of(tapes, STEPS)
-    times = module.MOST_CALLS // (4 * 12 * 3) + 1
+    times = module.MAX_CALLS // (4 * 12 * 3) + 1
     found = Child([], STEPS).path([NodeCalls(segments, 4)] * times, frozenset(range(4)))
-    assert found.calls > module.MOST_CALLS
+    assert found.calls > module.MAX_CALLS
     assert found.lengths is None
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from otel_torchdist.agent.path_watch.findings import HELD, SlowParts, lengths_of, slow_parts_of
+from otel_torchdist.agent.path_watch.findings import MIN_PATHS, SlowParts, lengths_of, slow_parts_of
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
 from otel_torchdist.analysis.critical_path.critical_path import CriticalPath
-from otel_torchdist.model.finding import FindingKind, SlowPart
+from otel_torchdist.model.reports.finding import FindingKind, SlowPart
 from tests.analysis.critical_path.simulated import Job
 
 STEPS = 16
@@ -39,7 +39,7 @@ def parts_of(*ms: float, hosts: Sequence[str] = ()) -> list[SlowPart]:
 def test_a_slow_rank_is_reported_once_with_its_line_and_gain() -> None:
     """It must be found three times in a row, and is gone when it was not found three times in a row."""
     known = SlowParts()
-    reported = [known.update(parts_of(10, 10, 15, 10), 20.0 * nth) for nth in range(HELD + 3)]
+    reported = [known.update(parts_of(10, 10, 15, 10), 20.0 * nth) for nth in range(MIN_PATHS + 3)]
     assert [len(parts) for parts in reported] == [0, 0, 1, 0, 0, 0]
     [part] = reported[2]
     assert (part.kind, part.ranks, part.operation) == (FindingKind.SLOW_RANK, (2,), "all_reduce")
@@ -48,7 +48,7 @@ def test_a_slow_rank_is_reported_once_with_its_line_and_gain() -> None:
         "rank 2 computes 5.00 ms longer than its peers before all_reduce in mesh at train (train.py:12); "
         "without that, steps would be up to 5.00 ms (33%) shorter"
     )
-    gone = [(known.update(parts_of(10, 10, 10, 10), 200.0), known.gone)[1] for _ in range(HELD + 1)]
+    gone = [(known.update(parts_of(10, 10, 10, 10), 200.0), known.ended)[1] for _ in range(MIN_PATHS + 1)]
     assert gone == [[], [], [part], []]
 
 

@@ -15,16 +15,16 @@ from otel_torchdist.agent.path_watch.child import Child, NodeCalls
 from otel_torchdist.agent.path_watch.steps import StepRange, histories_in
 from otel_torchdist.agent.path_watch.watch import (
     DEFAULT_PACE,
-    LEAST_STEPS,
+    MIN_STEPS,
     Credit,
     Pace,
     PathWatch,
     RunToWatch,
-    StepsOnRequest,
+    StepsResponder,
 )
 from otel_torchdist.judge.stall.events import Event
 from otel_torchdist.judge.stall.findings.slow import PathMeasured
-from otel_torchdist.model.finding import Finding, FindingOver
+from otel_torchdist.model.reports.finding import Finding, FindingOver
 from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.agent.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld
@@ -33,7 +33,7 @@ from tests.support.worlds.fake_world import RUN, FakeWorld
 
 pytestmark = pytest.mark.process
 STEPS = 64
-QUICK = Pace(check_s=0.05, first_wait_s=0.0, credit_s=100.0, held_s=0.0)
+QUICK = Pace(check_s=0.05, first_wait_s=0.0, credit_s=100.0, persistence_s=0.0)
 """Does not wait between two paths."""
 
 
@@ -100,7 +100,7 @@ def test_found_three_times_and_reported_once(
 
 def test_nothing_before_there_are_enough_steps(watch: PathWatch, tapes: tuple[Path, ...]) -> None:
     """The first steps are not steady, and a few are not enough."""
-    watch.update([RunToWatch(0, world_at(LEAST_STEPS + 2), tapes)])
+    watch.update([RunToWatch(0, world_at(MIN_STEPS + 2), tapes)])
     threading.Event().wait(0.5)
     assert watch.events() == []
 
@@ -119,7 +119,7 @@ def test_paths_take_a_bounded_share_of_a_core() -> None:
 
 def test_answers_to_other_agents(tapes: tuple[Path, ...]) -> None:
     """Only for runs that are read here, and only to questions."""
-    steps = StepsOnRequest(PATIENT_S)
+    steps = StepsResponder(PATIENT_S)
     question = StepRange(50, 59).to_bytes()
     assert steps.answer(RUN, question) is None
     steps.update({RUN: tapes})
@@ -140,7 +140,7 @@ def test_one_answer_at_a_time(tapes: tuple[Path, ...]) -> None:
             until(lambda: len(answers) == 4)
             return super().segments(timeout_s)
 
-    steps = StepsOnRequest(PATIENT_S, LateChild)
+    steps = StepsResponder(PATIENT_S, LateChild)
     steps.update({RUN: tapes})
     threads = [
         threading.Thread(target=lambda: answers.append(steps.answer(RUN, StepRange(50, 59).to_bytes())))
@@ -156,7 +156,7 @@ def test_one_answer_at_a_time(tapes: tuple[Path, ...]) -> None:
 def test_other_nodes_are_asked_for_the_same_steps(tapes: tuple[Path, ...]) -> None:
     """The path is found from the calls of this node and those that the others send."""
     asked: list[tuple[int, StepRange]] = []
-    others = StepsOnRequest(PATIENT_S)
+    others = StepsResponder(PATIENT_S)
     others.update({RUN: tapes[2:]})
 
     def ask(run: int, steps: StepRange) -> list[NodeCalls]:

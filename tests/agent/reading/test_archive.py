@@ -39,7 +39,7 @@ def archiving_agent(training: Training, archive: Path) -> subprocess.Popen[bytes
 def segments(archive: Path) -> int:
     """How many segments an archive has; the agent may be writing another one."""
     runs, _ = runs_in([archive])
-    return sum(len(rank.places) for run in runs for rank in run.ranks)
+    return sum(len(rank.locations) for run in runs for rank in run.ranks)
 
 
 def check_like_tapes(base: Path, archive: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.agent.job import Job
+from otel_torchdist.formats import TAPE
 from otel_torchdist.node.job.directory import tapes_in
-from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.agent.own_agent import OwnAgent
@@ -59,7 +60,7 @@ def test_healthy_ones_are_served(begin: Callable[..., Ranks], base: Path, caplog
     spoiled = {
         copy_of(good, truncated): "truncated or damaged",
         copy_of(good, corrupt): "damaged: the identity block",
-        copy_of(good, of_another_version): f"version 99 of the format; this reader knows {VERSION}",
+        copy_of(good, of_another_version): TAPE.refusal(99),
         copy_of(good, not_begun): "not a tape",
         copy_of(good, lambda content: content.clear()): "truncated: 0 bytes",
         copy_of(good, lambda content: None): f"is ignored: it is a copy of {good.name}",
@@ -108,3 +109,21 @@ def test_interrupted_while_writing(begin: Callable[..., Ranks], base: Path, capl
     assert own.exported("all_reduce") == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert "WARNING" not in {record.levelname for record in caplog.records}
     assert "ranks 0-1 are dead" in caplog.text or "rank 1 is dead" in caplog.text
+
+
+def test_job_of_another_version(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that can read none of a job's tapes says so once, and releases the job to an agent of its ranks."""
+    directory = base / JOB
+    begin(2)
+    for path in tapes_in(directory):
+        with path.open("r+b") as file:
+            file.seek(8)
+            file.write(b"\x63")
+    with contextlib.closing(OwnAgent(directory)) as own:
+        own.turn_until(lambda: not own.agent.directories)
+        assert directory in own.agent.given_up
+        Job(directory).close()  # the lock is free
+    [refused, left] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert refused.startswith(f"tapes cannot be read: {directory}/")
+    assert refused.endswith(TAPE.refusal(99))
+    assert left.startswith(f"{directory} is left to an agent of the ranks' version")

@@ -21,7 +21,7 @@ from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import ReadingState
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Operation, Splits, StepMark
-from otel_torchdist.node.job.directory import CHECKPOINT_NAME, LOCK_NAME
+from otel_torchdist.node.job.directory import CHECKPOINT_NAME, READER_LOCK_NAME
 from otel_torchdist.show.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
@@ -97,7 +97,7 @@ def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptu
             "cut": content[:-5],
             "flipped": content[:50] + bytes([content[50] ^ 1]) + content[51:],
             "empty": b"",
-            "foreign version": sealed(content[4:].replace(b"otel-torchdist ", b"otel-torchdist 9", 1)),
+            "foreign version": sealed(content[4:].replace(b" state ", b" state 9", 1)),
             "code": sealed(content[4:].partition(b"\n")[0] + b"\n" + pickle.dumps(Harmful(tmp_path / "harm"))),
         }[damage]
     )
@@ -201,12 +201,12 @@ def test_scrape_target(tmp_path: Path) -> None:
     target.withdraw()
 
 
-@pytest.mark.parametrize("name", [LOCK_NAME, "00000000000000aa.tape"])
+@pytest.mark.parametrize("name", [READER_LOCK_NAME, "00000000000000aa.tape"])
 def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
     """The file is removed once neither the agent nor a rank is left, also if the job's directory remains."""
     directory = tmp_path / "job-0123456789abcdef"
     directory.mkdir()
-    (directory / LOCK_NAME).touch()
+    (directory / READER_LOCK_NAME).touch()
     ScrapeTarget(directory).publish("127.0.0.1", 9464)
     with held_elsewhere(directory / name):
         withdraw_stale(tmp_path)

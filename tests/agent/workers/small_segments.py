@@ -3,5 +3,5 @@
 import otel_torchdist.sources.archive.tapes as recorder
 from otel_torchdist.cli import main
 
-recorder.ROWS = 40
+recorder.MAX_SEGMENT_OPERATIONS = 40
 main()

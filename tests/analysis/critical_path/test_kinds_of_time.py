@@ -8,7 +8,8 @@ from otel_torchdist.agent.path_watch.findings import slow_parts_of
 from otel_torchdist.analysis.advice import advise, check, finding
 from otel_torchdist.analysis.critical_path.analysis import critical_path_of
 from otel_torchdist.analysis.critical_path.critical_path import CauseKind, CriticalPath
-from otel_torchdist.analysis.critical_path.result import describe_doing, left_out, path_result, sentence
+from otel_torchdist.analysis.critical_path.result import path_result
+from otel_torchdist.analysis.critical_path.wording import describe_cause, describe_doing, describe_outlier
 from otel_torchdist.analysis.parallelism.calls import WorldCalls
 from otel_torchdist.model.activity_kinds import TimeKind
 from otel_torchdist.model.kinds import ActivityKind
@@ -42,7 +43,7 @@ def sentence_on(job: Job) -> str:
     found = path_of(job)
     [cause] = [cause for cause in found.causes if cause.kind is CauseKind.LINE]
     assert cause.ranks == (3,)
-    text = sentence(cause, found.group_names)
+    text = describe_cause(cause, found.group_names)
     assert [part.text.split(";")[0] for part in slow_parts_of(found)] == [text]
     return text.removesuffix(" than its peers before all_reduce in mesh at train (train.py:20)")
 
@@ -86,7 +87,7 @@ def test_on_the_path() -> None:
     assert spent[TimeKind.DATA] == 53 * MS
     assert describe_doing(spent) == "waiting for data"
     assert {part.doing for part in path_result(found).pieces if part.rank == 3} == {"waiting for data", ""}
-    assert [left_out(step, found.group_names) for step in found.longest][-1].endswith(
+    assert [describe_outlier(step, found.group_names) for step in found.longest][-1].endswith(
         "rank 0, in a checkpoint before all_reduce in mesh at train (train.py:30)"
     )
 

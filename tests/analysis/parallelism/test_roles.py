@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.analysis.parallelism.calls import CallShape, GroupCalls, KindCount
+from otel_torchdist.analysis.parallelism.calls import CallShape, GroupCalls, ShapeCount
 from otel_torchdist.analysis.parallelism.roles import GroupContext, RingCounts, Role, is_misnamed, roles_of
 from otel_torchdist.analysis.statistics.traffic import sent_bytes
 
@@ -14,8 +14,8 @@ REDUCE = CallShape("all_reduce", "sum", 1, False, False, None)
 
 def roles(*counts: tuple[CallShape, int, float], context: GroupContext | None = None) -> list[Role]:
     """Return the roles that calls show."""
-    kinds = {kind: KindCount(calls, sent, {1024}) for kind, calls, sent in counts}
-    return [evidence.role for evidence in roles_of(GroupCalls(kinds=kinds), context or GroupContext())]
+    kinds = {kind: ShapeCount(calls, sent, {1024}) for kind, calls, sent in counts}
+    return [evidence.role for evidence in roles_of(GroupCalls(shapes=kinds), context or GroupContext())]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_calls_that_show_nothing() -> None:
 )
 def test_names(name: str, is_wrong: bool) -> None:
     """Only a name with one known word can be wrong."""
-    found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), GroupContext())
+    found = roles_of(GroupCalls(shapes={REDUCE: ShapeCount(10, 1e9, {1024})}), GroupContext())
     assert is_misnamed(name, found) is is_wrong
     assert not is_misnamed(name, [])
 

@@ -12,8 +12,8 @@ from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.lives import Death
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.analysis.reproducer.test_planning import NOW_S, RecordedWorld, all_ranks
 from tests.support.worlds.fake_world import THRESHOLD_NS
 

@@ -14,7 +14,7 @@ from otel_torchdist.analysis.reproducer.script import NotReproducibleError
 from otel_torchdist.analysis.reproducer.source import source_of
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.analysis.reproducer.recorded import history_of
 from tests.analysis.reproducer.rehearsal import verdict_on
 from tests.jobs.faults.simulated.worlds import World, random_world

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.analysis.statistics.compute import statistics_of
-from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.grouping import GroupingKey
 from otel_torchdist.analysis.statistics.result import BandwidthOver, Row, Statistics
 from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.model.history import RankHistory
@@ -84,10 +84,10 @@ def sums(found: Statistics) -> dict[str, int]:
     return {name: sum(getattr(row, name) for row in found.rows) for name in SUMS}
 
 
-@given(runs(), st.sets(st.sampled_from(list(Part))))
-def test_rows_add_up_for_any_grouping(histories: list[RankHistory], parts: set[Part]) -> None:
+@given(runs(), st.sets(st.sampled_from(list(GroupingKey))))
+def test_rows_add_up_for_any_grouping(histories: list[RankHistory], keys: set[GroupingKey]) -> None:
     """Rows of any grouping have the same sums, and these are the sums over ranks."""
-    found, whole = statistics_of(histories, parts), statistics_of(histories, ())
+    found, whole = statistics_of(histories, keys), statistics_of(histories, ())
     assert sums(found) == sums(whole)
     assert len(whole.rows) == min(sum(len(history.operations) for history in histories), 1)
     for name in ("calls", "open", "failed", "message_bytes"):
@@ -104,7 +104,7 @@ def test_order_of_ranks_changes_nothing(histories: list[RankHistory], chance: ra
     """Histories in any order have the same statistics, to the last digit."""
     shuffled = list(histories)
     chance.shuffle(shuffled)
-    assert statistics_of(shuffled, tuple(Part)) == statistics_of(histories, tuple(Part))
+    assert statistics_of(shuffled, tuple(GroupingKey)) == statistics_of(histories, tuple(GroupingKey))
 
 
 @given(runs())
@@ -112,7 +112,7 @@ def test_independent_computation(histories: list[RankHistory]) -> None:
     """Waits and bandwidth of all_reduce and all_gather equal their definitions in exact fractions."""
     rows = {
         (row.operation, row.group.key if row.group is not None else None): row
-        for row in statistics_of(histories, (Part.OPERATION, Part.GROUP)).rows
+        for row in statistics_of(histories, (GroupingKey.OPERATION, GroupingKey.GROUP)).rows
     }
     for group in GROUPS:
         for name, times, factor in (

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.analysis.statistics.compute import statistics_of
-from otel_torchdist.analysis.statistics.grouping import Part
+from otel_torchdist.analysis.statistics.grouping import GroupingKey
 from otel_torchdist.analysis.statistics.result import BandwidthOver, GroupRef, Latecomer
+from otel_torchdist.cli.analyze.rows import Order, ordered
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.operations import EXACT
 from otel_torchdist.tape.layout import Word
@@ -182,14 +183,14 @@ def test_percentiles_are_values_that_occurred(ranks_of: Callable[..., Ranks]) ->
 
 
 def test_grouping(ranks_of: Callable[..., Ranks]) -> None:
-    """The keys of rows have only the requested parts; without parts, all calls are in one row."""
+    """The keys of rows have only the requested properties; without any, all calls are in one row."""
     ranks = ranks_of(2)
     for rank in range(2):
         ranks.call(rank, 0, 10)
         ranks.call(rank, 10, 20, "barrier", message_bytes=0, sequence=2)
     histories = ranks.histories()
     assert [row.calls for row in statistics_of(histories, ()).rows] == [4]
-    by_rank = statistics_of(histories, (Part.RANK, Part.OPERATION)).rows
+    by_rank = statistics_of(histories, (GroupingKey.RANK, GroupingKey.OPERATION)).rows
     assert [(row.operation, row.rank, row.calls) for row in by_rank] == [
         ("all_reduce", 0, 1),
         ("barrier", 0, 1),
@@ -205,7 +206,24 @@ def test_by_phase(ranks_of: Callable[..., Ranks]) -> None:
     for rank in range(2):
         for sequence, phase in enumerate((Phase.BACKWARD, Phase.OUTSIDE_BACKWARD, Phase.BACKWARD, Phase.UNKNOWN), 1):
             ranks.call(rank, 10 * sequence, 10 * sequence + 5, sequence=sequence, phase=phase)
-    rows = statistics_of(ranks.histories(), (Part.OPERATION, Part.PHASE)).rows
+    rows = statistics_of(ranks.histories(), (GroupingKey.OPERATION, GroupingKey.PHASE)).rows
     assert {row.phase: row.calls for row in rows} == {"backward": 4, "outside_backward": 2, "unknown": 2}
     [row] = statistics_of(ranks.histories()).rows
     assert (row.phase, row.calls) == (None, 8)
+
+
+def test_sampled_times_are_not_sums_of_all(ranks_of: Callable[..., Ranks]) -> None:
+    """A line of which one call in four is timed is compared by the time that all of its calls take, not by the sample.
+
+    Counts are of all calls; sums and percentiles remain those of the timed ones.
+    """
+    ranks = ranks_of(1)
+    for number in range(16):
+        ranks.call(0, 100 * number, 100 * number + 10, "all_gather", how=How.WATCHDOG if number % 4 else How.EVENT)
+        ranks.call(0, 100 * number + 50, 100 * number + 55, "broadcast", how=How.EVENT)
+    found = statistics_of(ranks.histories())
+    sampled, timed = only_row(found, "all_gather"), only_row(found, "broadcast")
+    assert (sampled.calls, sampled.timed, sampled.not_timed, timed.timed) == (16, 4, 12, 16)
+    assert (sampled.time_ns, timed.time_ns) == (40 * MS, 80 * MS)
+    assert (sampled.estimated_ns, timed.estimated_ns) == (160 * MS, 80 * MS)
+    assert ordered((timed, sampled), Order.TIME) == (sampled, timed)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
 from otel_torchdist.analysis.clocks.alignment import ClockAligner
+from otel_torchdist.analysis.timeline.drawing import aligned, timeline_of
 from otel_torchdist.analysis.timeline.rank_timeline import Extent
-from otel_torchdist.analysis.timeline.reading import aligned, timeline_of
 from otel_torchdist.analysis.timeline.trace import TraceWriter
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.operations import StepMark

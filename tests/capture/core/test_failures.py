@@ -1,4 +1,4 @@
-"""What is recorded of an exception that ends a rank."""
+"""The description of an exception that ends a rank."""
 
 import json
 
@@ -7,14 +7,14 @@ from otel_torchdist.model.names import RaisedName
 
 
 class Mute(Exception):
-    """One that cannot be shown."""
+    """An exception whose `str` raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 def raised(text: str) -> RaisedName:
-    """What is described of the exception that decoding a text raises, in the standard library."""
+    """Return the description of a decoding error that the standard library raises."""
     try:
         json.loads(text)
     except ValueError as error:
@@ -23,7 +23,7 @@ def raised(text: str) -> RaisedName:
 
 
 def test_line_of_the_program() -> None:
-    """The innermost line of the program is described, not that of the library in which it was raised."""
+    """The innermost line of user code is described, not the library's line that raised."""
     found = raised("{")
     assert (found.type, found.function, found.file) == ("JSONDecodeError", "raised", __file__)
     assert found.line == raised.__code__.co_firstlineno + 3
@@ -31,7 +31,10 @@ def test_line_of_the_program() -> None:
 
 
 def test_first_line_of_what_it_says() -> None:
-    """Only the first line is kept, cut; one that says nothing, or raises itself, has no message and no line."""
+    """The first line of the message is kept, truncated.
+
+    An empty message, or a `str` that raises, gives an empty text.
+    """
     assert describe_raised(ValueError("\nloss is nan.\nmore")) == RaisedName("ValueError", "loss is nan")
     assert describe_raised(ValueError("x" * 999)).message == "x" * MAX_SHOWN
     assert describe_raised(KeyboardInterrupt()) == RaisedName("KeyboardInterrupt", "")

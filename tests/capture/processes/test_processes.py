@@ -1,4 +1,4 @@
-"""How processes begin and end: forked, spawned, killed; what their tapes show, and that they end as without us."""
+"""Forked, spawned and killed processes: their tapes, and that they end as without recording."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDS = [
 @NATIVE_LATER
 @pytest.mark.parametrize(("way", "code", "state", "failure"), ENDS)
 def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state: TapeState, failure: str) -> None:
-    """The exit code is as without us, and the tape is readable: how it ended, and the operation that never did."""
+    """The exit code is as without recording. The tape has the end of the process and the open operation."""
     codes = [code, 0]
     plain = jobs.run("leaves", 2, way, "off", codes=codes)
     job = jobs.run("leaves", 2, way, "on", codes=codes)
@@ -46,7 +46,7 @@ def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state:
 
 @pytest.mark.parametrize(("method", "ranks"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.thorough)])
 def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
-    """Forked and spawned children are ranks like any other, and record how they ended."""
+    """Forked and spawned children are ranks like any others, and record how they ended."""
     job = jobs.run("launches", 1, method, str(ranks), "raises", environ=QUIET)
     assert job.ranks[0].lines()[-1] == {"ended": True}
     # From Python 3.13 on, multiprocessing has cleared the exception by the time it reports the end.
@@ -60,7 +60,7 @@ def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
 
 @pytest.mark.thorough
 def test_process_that_a_rank_starts(jobs: Jobs) -> None:
-    """A process that creates its own group is a helper of that rank: in its job at any address, and marked."""
+    """A process that creates its own group is marked as a helper of the rank that started it, in the same job."""
     job = jobs.run("starts_helper", environ=QUIET)
     rank, helper = sorted(job.tapes, key=lambda tape: tape.identity.monotonic_ns)
     assert (rank.identity.parent, helper.identity.parent) == (0, rank.identity.nonce)
@@ -78,7 +78,7 @@ def test_forked_ranks_that_end_well(jobs: Jobs) -> None:
 
 
 def test_data_loader_workers(jobs: Jobs) -> None:
-    """A worker has no thread of ours and writes nothing to its parent's tape, nor does any other forked child."""
+    """A loader's worker, or any forked child, has no thread of ours and writes nothing to its parent's tape."""
     job = jobs.run("loads_data")
     said = job.ranks[0].line()
     assert len(said["items"]) == 4
@@ -111,6 +111,6 @@ def plain() -> str:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_groups_are_destroyed_as_without_us(plain: str, kernel: str) -> None:
-    """Objects that outlive the interpreter in torch's dispatcher keep no group."""
+    """Objects in torch's dispatcher that outlive the interpreter keep no group alive."""
     assert plain == "destroyed\n"
     assert printed_at_exit(environ_of(kernel)) == plain

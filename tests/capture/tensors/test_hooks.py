@@ -1,4 +1,4 @@
-"""The user's own functions around operations: what they are called with, and what they can do."""
+"""The user's hooks around operations: their arguments, and what they may do."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def job(jobs: Jobs) -> Job:
 
 
 def part_of(job: Job, rank: int, name: str) -> dict[str, Any]:
-    """What a part of the worker has reported."""
+    """Return the report of one part of the worker."""
     [line] = [line for line in job.ranks[rank].lines() if line["part"] == name]
     return line
 
 
 def calls(line: dict[str, Any], when: str) -> list[tuple[str, list[float]]]:
-    """The operations and the first elements of their tensors."""
+    """Return operations and the first elements of their tensors."""
     return [(one["operation"], one["firsts"]) for one in line["seen"] if one["when"] == when]
 
 
 def test_inputs_and_outputs(job: Job) -> None:
-    """Each operation comes once before and once after it, with what this rank sends and what it has received."""
+    """Each operation calls the hook before with the tensors it sends, and the hook after with the received ones."""
     first, second = (part_of(job, rank, "every_route") for rank in range(2))
     assert calls(first, "before") == [
         ("all_reduce", [1.0]),
@@ -60,7 +60,7 @@ def test_inputs_and_outputs(job: Job) -> None:
 
 
 def test_described_as_on_the_tape(job: Job) -> None:
-    """Operation, group, sequence, peer and call site are those of the operation's record, and so of its span."""
+    """Operation, group, sequence number, peer and call site equal those of the record, and so of the span."""
     for rank in range(2):
         line = part_of(job, rank, "every_route")
         [tape] = [tape for tape in job.tapes if tape.identity.rank == rank]
@@ -76,13 +76,13 @@ def test_described_as_on_the_tape(job: Job) -> None:
 
 
 def test_changed_inputs_are_sent(job: Job) -> None:
-    """What a hook writes into the inputs is what all ranks receive."""
+    """Values that a hook writes into the inputs arrive at all ranks."""
     for rank in range(2):
         assert part_of(job, rank, "changed")["values"] == [41.0] * 3
 
 
 def test_what_a_hook_raises_reaches_the_program(job: Job) -> None:
-    """The exception itself, at the call or at the wait; an operation that was not issued is not recorded."""
+    """A hook's exception is raised at the call or the wait. An operation that was not issued is not recorded."""
     for rank in range(2):
         raised, line = part_of(job, rank, "raised")["found"], part_of(job, rank, "raises")
         first = raised[0][1]
@@ -92,7 +92,7 @@ def test_what_a_hook_raises_reaches_the_program(job: Job) -> None:
 
 
 def test_a_hook_may_communicate(job: Job) -> None:
-    """Its operations are recorded, and no hook is called for them."""
+    """Operations that a hook issues are recorded, and call no hook."""
     for rank in range(2):
         line = part_of(job, rank, "nested")
         assert line["end"] - line["first"] == 2
@@ -100,14 +100,14 @@ def test_a_hook_may_communicate(job: Job) -> None:
 
 
 def test_coalesced_operations(job: Job) -> None:
-    """Hooks are called before the block is issued, and after the wait for it."""
+    """Hooks are called before a coalesced block is issued, and after the wait for it."""
     line = part_of(job, 0, "coalesced")
     assert calls(line, "before") == [("all_reduce_coalesced", [1.0, 1.0])]
     assert calls(line, "after") == [("all_reduce_coalesced", [2.0, 2.0])]
 
 
 def test_outputs_of_ddp(job: Job) -> None:
-    """Where C++ waits, the reduced bucket is given before the optimizer's step: the same on both ranks."""
+    """If C++ waits, hooks get the reduced bucket before the optimizer's step, the same on both ranks."""
     both = [
         [line for line in job.ranks[rank].lines() if line["part"] == "ddp" and "reduced" in line] for rank in (0, 1)
     ]
@@ -119,28 +119,28 @@ def test_outputs_of_ddp(job: Job) -> None:
 
 
 def test_operations_that_are_over_at_once(job: Job) -> None:
-    """An end is not missed if our own thread has seen it before the caller has the Work that it waits for."""
+    """The end of an operation is not missed if the rank thread finds it before the caller has the Work."""
     assert [part_of(job, rank, "over_at_once")["ends"] for rank in range(2)] == [500, 500]
 
 
 def test_filter(job: Job) -> None:
-    """Only the operations, groups and ranks of the filter are passed on."""
+    """Hooks are called only for the operations, groups and ranks of their filter."""
     assert part_of(job, 0, "every_route")["filtered"] == []
     assert part_of(job, 1, "every_route")["filtered"] == ["broadcast"]
 
 
 def test_training_is_bit_identical(job: Job) -> None:
-    """With hooks that only look, parameters and random state after a training with dropout are those of a bare one."""
+    """With hooks that only read, parameters and random state after training with dropout equal those without hooks."""
     assert all(part_of(job, rank, "trained")["same"] for rank in range(2))
 
 
 def test_nothing_is_called_after_uninstall(job: Job) -> None:
-    """Without instrumentation there are no hooks."""
+    """No hook is called after instrumentation was switched off."""
     assert all(part_of(job, rank, "uninstalled")["seen"] == [] for rank in range(2))
 
 
 def test_without_hooks_nothing_is_in_the_way() -> None:
-    """The kernels are the very ones that are registered without this part, also for operations that no filter wants."""
+    """Without hooks for an operation, its kernel is not wrapped."""
 
     def kernel() -> None:
         """A kernel."""
@@ -170,12 +170,12 @@ def test_without_hooks_nothing_is_in_the_way() -> None:
     ],
 )
 def test_filter_of_groups_and_ranks(hooks: Hooks, rank: int, expected: bool) -> None:
-    """Patterns are matched against description and name; an empty filter lets all pass."""
+    """Patterns match the group's description and name. An empty filter matches everything."""
     assert hooks.wants(GroupName("7", "mesh_dp", (3, 5), 0, "gloo", True), rank) is expected
 
 
 def look(call: object) -> None:
-    """A hook that this module offers."""
+    """A hook that only reads."""
 
 
 FOR_SENDS = Hooks(before_operation=look, operations=("send",))
@@ -183,7 +183,7 @@ NUMBER = 5
 
 
 def test_hooks_from_the_environment(caplog: pytest.LogCaptureFixture) -> None:
-    """Functions and `Hooks` are imported; whatever else is named costs one warning with the reason."""
+    """Functions and `Hooks` are imported. Other values cause one warning with the reason."""
     here = __name__
     found = load_hooks([f"{here}:look", f"{here}:FOR_SENDS", f"{here}:NUMBER", f"{here}:missing", "no_such_module:x"])
     assert found == (Hooks(before_operation=look), FOR_SENDS)
@@ -196,7 +196,7 @@ def test_hooks_from_the_environment(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_hooks_as_arguments(caplog: pytest.LogCaptureFixture) -> None:
-    """One `Hooks`, several, and functions; what is none of these is named in a warning and left out."""
+    """`instrument` accepts one `Hooks`, several, and functions. Other values are ignored with a warning."""
     assert given_hooks({"hooks": FOR_SENDS}) == (FOR_SENDS,)
     assert given_hooks({"hooks": [FOR_SENDS], "after_operation": look}) == (FOR_SENDS, Hooks(after_operation=look))
     assert given_hooks({}) == ()

@@ -1,4 +1,4 @@
-"""Parameters of replicas, of DDP's models and of DTensors: those that have parted are found, and others are not."""
+"""Divergence of replicated parameters, of DDP models and DTensors, is found, without false alarms."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SHARDS = "ranks 1,3 have different parameters of mesh_replicate in step {step}, 
     ],
 )
 def test_parted(jobs: Jobs, worker: str, kind: str, parted: Parted) -> None:
-    """One bit of one parameter is enough: the ranks are named once, with the step and the parameter."""
+    """A single flipped bit of a parameter is reported once, with the ranks, the step and the parameter."""
     assert_found(jobs.run(worker, parted.size, kind, str(BAD_RANK)), parted)
 
 
@@ -98,7 +98,7 @@ def assert_found(job: Job, parted: Parted) -> None:
 
 
 def test_parts_of_tensor_parallel_layers(jobs: Jobs) -> None:
-    """They are compared along the dimension of replicas, and what is replicated twice along both."""
+    """DTensors are compared along the mesh dimension of replicas; if replicated along two dimensions, along both."""
     job = jobs.run(TENSORS, 4, "with_tensor_parallel", str(BAD_RANK))
     assert_found(job, Parted((1, 3), (), 4, ""))
     for view in world_of_job(job).ranks.values():
@@ -120,7 +120,7 @@ def test_parts_of_tensor_parallel_layers(jobs: Jobs) -> None:
     ],
 )
 def test_healthy(jobs: Jobs, worker: str, size: int, kind: str, compared: int) -> None:
-    """Nothing is found where replicas are equal at the start of each step, though all are compared at like moments."""
+    """Replicas whose parameters are equal at the start of each step cause no finding, and all are compared."""
     job = jobs.run(worker, size, kind, str(NO_RANK))
     assert findings_of(job) == []
     sequences = [

@@ -1,4 +1,4 @@
-"""Calls of several threads: the main one, threads that come and go, those of a pool, and one of a library."""
+"""Calls of several threads: the main thread, short-lived ones, a pool's, and a library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of a fake job, on a backend that coalesces: operations issued in between end with the last Work."""
+"""One rank of a fake job on a backend that coalesces: the block's operations end with its Work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that prints which modules it has and how much memory is its own: after its operations, and after a file."""
+"""A rank that prints its modules and private memory: after its operations, and after saving a file."""
 
 import gc
 import io

@@ -1,4 +1,4 @@
-"""One rank that does not know of us: two default groups, one after the other. Exits with the code of its argument."""
+"""An uninstrumented script with two default groups, one after the other. Exits with the code of its argument."""
 
 from __future__ import annotations
 

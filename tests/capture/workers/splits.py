@@ -1,4 +1,4 @@
-"""Two ranks that split the default group twice, and use the parts in different order."""
+"""Two ranks that split the default group twice, and use the split groups in different order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks switch capture on in mid-run, off, and on again, and check whether torch is then as it was."""
+"""Two ranks switch capture on, off, and on again during training, and check that torch is restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 def torch_as_it_is() -> dict[str, Any]:
-    """Everything in torch that capture modifies."""
+    """Return everything in torch that capture modifies."""
     kernels = [name for name in torch._C._dispatch_get_all_op_names() if "c10d" in name]
     return {
         "dispatch": {name: torch._C._dispatch_dump(name) for name in kernels},

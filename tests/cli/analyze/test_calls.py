@@ -87,7 +87,7 @@ def test_running(job: GlooJobs) -> None:
     assert (answer.code, answer.document["warnings"]) == (0, [])
     _check(answer.document["calls"])
     text = _stats(job.base)
-    assert text.has("  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times \\(1 open\\)")
+    assert text.has("  all_reduce in default_pg: rank 2 called it 10 times, ranks 0-1,3 11 times \\(1 open\\)")
     assert text.has(r" all_reduce +default_pg +4KiB +43 +10-11 ≠ +172 KiB +[\d.]+ ms +[\d.]+ ms +\d+% .* 3 *")
     assert text.has(r" all_reduce +default_pg +4KiB +2 10 of 10 +100% +[\d.]+ ms *")
     assert text.has(
@@ -150,7 +150,7 @@ def test_at_the_end_of_watch(job: GlooJobs, start_beside: Callable[..., Running]
     running.wait_for("run [0-9a-f]{8}$")
     running.signal_group(signal.SIGINT)
     assert (running.end(60), running.err) == (0, "")
-    assert re.search(r"^  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times", running.out, re.M)
+    assert re.search(r"^  all_reduce in default_pg: rank 2 called it 10 times, ranks 0-1,3 11 times", running.out, re.M)
     assert re.search(r"^ all_reduce +default_pg +4KiB +43 +10-11 ≠", running.out, re.M)
 
 

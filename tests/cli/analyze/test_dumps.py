@@ -53,7 +53,7 @@ def test_dumps(base: Path, dumps: Path) -> None:
     assert [(one["rank"], one["calls"]) for one in difference["counts"]] == [(0, 4), (1, 4), (2, 3)]
     text = analyze(base, dumps, only="calls")
     assert text.out.startswith(f"dumps of the flight recorder of 3 ranks\n{dumps}\n")
-    assert text.has(r"  all_reduce in default_pg: rank 2 3 times, ranks 0-1 4 times \(1 open\)")
+    assert text.has(r"  all_reduce in default_pg: rank 2 called it 3 times, ranks 0-1 4 times \(1 open\)")
     assert text.has(r" all_reduce default_pg 1MiB +11 +3-4 ≠ 11.0 MiB 3.00 ms 4.00 ms ≥350 MB ≥466 MB +2 *")
 
 

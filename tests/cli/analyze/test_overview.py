@@ -57,6 +57,16 @@ def test_a_late_rank(analyzed: Callable[..., Answer]) -> None:
     assert len(answer.out.splitlines()) <= 30
 
 
+def test_a_rank_that_is_late_once(analyzed: Callable[..., Answer]) -> None:
+    """A rank that is late in a single step is named with that step, although no steady step shows it."""
+    found = answers_of(analyzed(WrittenWorld(steps=12, slow=3, late_ms=0, stall_step=7, stall_ms=8_000)))
+    assert found["who holds it up"] == [
+        "no rank stands out in the steady steps",
+        "step 7 is left out of the steady steps because it took 8.02 s: 100% of that is rank 3, computing before "
+        "all_reduce in mesh_tp (2-3) at forward (model.py:88)",
+    ]
+
+
 def test_missing_calls(base: Path) -> None:
     """Of a hang the ranks that have called less come first, and what judges them is named."""
     found = answers_of(analyze(base, DUMPS.with_name("gpu_error_1st")))

@@ -82,7 +82,7 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_ends_well(seen: Seen) -> None:
-    """The demo ends with 0, has nothing to complain about, and no line of it is wrapped or coloured."""
+    """The demo ends with 0, has nothing to complain about, and no line of it is wrapped or colored."""
     assert seen.code == 0, f"{seen.out}\n{seen.err}"
     assert seen.err == ""
     assert "\x1b" not in seen.out

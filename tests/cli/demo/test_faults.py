@@ -19,7 +19,7 @@ from otel_torchdist.cli.demo.findings import DemoFindings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import FollowedAgent, is_hopeless
 from otel_torchdist.cli.watch.views import PlainView
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.show.live.ranks import RankRow, RankState, starting
 from tests.support.commands.running import environment, processes_of
 from tests.support.launch.torchrun import WARM_DEMO
@@ -36,7 +36,7 @@ QUICK = ("--ranks", "3", "--steps", "250", "--seed", "1", "--threshold", str(THR
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[WarmPython]:
-    """Forks demos, and these their torchrun: importing torch and scikit-learn takes seconds of a core."""
+    """Forks demos, which fork their torchrun: importing torch and scikit-learn takes seconds of a core."""
     python = WarmPython("sklearn.datasets", "torch.distributed.run", "otel_torchdist.cli.demo.command")
     yield python
     python.close()
@@ -181,11 +181,11 @@ def test_verdict_that_is_given_again_counts_once() -> None:
     [(_, given)] = watching.verdicts
     output = io.StringIO()
     findings = DemoFindings(options(Fault.LATE, ranks=4), PlainView(Console(file=output)), lambda operation: [])
-    findings.take([given])
-    first = findings.named_after_s
+    findings.process([given])
+    first = findings.expected_after_s
     assert first is not None
-    findings.take([given])
-    assert findings.named_after_s == first
+    findings.process([given])
+    assert findings.expected_after_s == first
     said = output.getvalue()
     assert (said.count("STALL: rank 2 has not"), said.count("still: rank 2 has not")) == (1, 1)
 
@@ -227,7 +227,7 @@ def rows(*, step: int = 15, age_s: float) -> list[RankRow]:
 
 
 def test_job_that_hangs_is_ended() -> None:
-    """A hang is ended even without a verdict, by the age of its operation; a fault that passes gets all its time."""
+    """A hang is ended even without a verdict, by the age of its operation; a temporary fault gets all its time."""
     for fault, is_ended in ((Fault.CIRCULAR, True), (Fault.LATE, False)):
         asked = options(fault)
         assert not is_hopeless(asked, rows(age_s=BLOCK_S - 0.1))

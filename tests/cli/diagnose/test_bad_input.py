@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.analysis.result import AnalysisSection
+from otel_torchdist.formats import TAPE
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.tape.layout import VERSION
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import FakeTape
 
@@ -122,7 +122,7 @@ def damaged(path: Path) -> None:
     [
         (truncated, "truncated or damaged"),
         (corrupt, "damaged: the identity block"),
-        (of_another_version, f"version 99 of the format; this reader knows {VERSION}"),
+        (of_another_version, TAPE.refusal(99)),
         (damaged, "damaged: the run id does not match its checksum"),
     ],
 )

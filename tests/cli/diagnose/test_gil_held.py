@@ -23,7 +23,7 @@ VERDICT = (
     rf"is in decode_batch at training\.py:{LINE} \(stack taken by a signal while the GIL was held\), "
     r"and its Python threads have not run for [\d.]+ s"
 )
-DEADLINE = r".*; gloo raises an error in rank 0 in 29 min \d+ s \(timeout 30 min\)\. next: .*"
+DEADLINE = r".*; gloo raises an error in rank 0 in 29 min \d+ s \(timeout 30 min\)(\. next: |\n  next   ).*"
 STACK = rf"  stack  in decode_batch at training\.py:{LINE}, written .*, by a signal while the GIL was held"
 
 

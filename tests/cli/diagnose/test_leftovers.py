@@ -10,7 +10,7 @@ from tests.sources.flight.made_dumps import call, document, late_rank, write, wr
 from tests.support.commands.asking import ask, ask_as_people_do
 
 ABSENT = (
-    r"verdict  rank 2 has not entered all_reduce \(sequence 4, default_pg\) for up to 600\.0 s; .*3 of 4 ranks wait.*"
+    r"verdict  rank 2 has not entered all_reduce \(sequence 4, default_pg\) for up to 10 min 0 s; .*3 of 4 ranks wait.*"
 )
 
 

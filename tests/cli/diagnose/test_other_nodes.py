@@ -20,9 +20,9 @@ from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
-from otel_torchdist.model.lives import Death
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.reports.incident import Incident
 from otel_torchdist.node.job.kept_results import remove_agents_verdict
 from otel_torchdist.node.job.runs.lives import write_death
 from otel_torchdist.tape.reading.reader import TapeReader

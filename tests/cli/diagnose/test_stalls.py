@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.cli.diagnose.verdict_result import MismatchResult, VerdictResult
 from otel_torchdist.judge.world.mismatch import Field
 from otel_torchdist.model.names import CallSiteName, GroupName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.runs.diagnosis.verdict_result import MismatchResult, VerdictResult
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 

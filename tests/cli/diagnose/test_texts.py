@@ -39,7 +39,7 @@ def test_logs_alone(base: Path, tmp_path: Path) -> None:
     log.write_text("\n".join([*ABSENT, quoted.asked_for_dump(7, 59_957, by=3)]))
     answer = ask(base, log)
     assert (answer.code, answer.err) == (1, "")
-    assert answer.has(r"verdict  rank 7 has not entered all_reduce \(sequence 59958, default_pg\) for 1800\.1 s; .*")
+    assert answer.has(r"verdict  rank 7 has not entered all_reduce \(sequence 59958, default_pg\) for 30 min 0 s; .*")
     assert answer.has(r"ranks 0-6 +all_reduce #59958 timed out after 1800 s, called in _all_reduce at .*job\.log:1\]")
     texts = ask(base, "--json", log).document["sections"]["texts"]
     assert (texts["verdict"]["kind"], texts["verdict"]["ranks"]) == ("absent", [7])

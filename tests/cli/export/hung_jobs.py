@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.text import compress_ranks
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
 from tests.jobs.faults.faulty_job import WORKER
 from tests.jobs.faults.rows import ROWS
@@ -57,7 +57,7 @@ def faulty(
 
 
 def show(jobs: Mapping[str, HungJob]) -> None:
-    """Let signs of life show the hang."""
+    """Wait until signs of life show the hang."""
     for job in jobs.values():
         await_signs_of_life(job.base)
 
@@ -73,12 +73,12 @@ def hang(
     """Start jobs, wait until all hang, and kill them; returns them by fault.
 
     Args:
-        python: Where their processes are forked.
-        base: For tapes.
-        folder: For other files.
+        python: Interpreter that forks their processes.
+        base: Base directory of tapes.
+        folder: Folder for other files.
         faults: Names of faults in the worker, each with a number of ranks.
-        before_the_end: What happens once all hang, before they are killed.
-        kernel: What records them, `python` or `native`.
+        before_the_end: Called once all jobs hang, before they are killed.
+        kernel: The recording kernel, `python` or `native`.
     """
     jobs = {
         fault: HungJob(

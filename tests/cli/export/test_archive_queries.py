@@ -19,11 +19,11 @@ import duckdb
 import msgspec
 import pytest
 
-from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.runs.tables.schema import TABLES
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.spans.operation import of_record
+from otel_torchdist.telemetry.spans.operation import attributes_of_record
 from tests.cli.export.conftest import Archived, asked
 from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING
 from tests.support.commands.asking import analyze, ask
@@ -42,7 +42,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def by_duckdb(archived: Archived) -> list[Rows]:
-    """What DuckDB answers to each query."""
+    """Return DuckDB's answer to each query."""
     views, *queries = FOR_DUCKDB
     with duckdb.connect() as database:
         database.execute(re.sub(r"FROM '", f"FROM '{archived.tables}/", views))
@@ -56,7 +56,7 @@ def by_duckdb(archived: Archived) -> list[Rows]:
 
 @pytest.fixture(scope="module")
 def by_clickhouse(archived: Archived, tmp_path_factory: pytest.TempPathFactory) -> list[Rows]:
-    """What ClickHouse answers to each query."""
+    """Return ClickHouse's answer to each query."""
     answers = _asked_of_clickhouse(archived.spans, FOR_CLICKHOUSE, tmp_path_factory.mktemp("clickhouse"))
     return [answers[str(place)] for place in range(1, len(FOR_CLICKHOUSE))]
 
@@ -86,7 +86,7 @@ def _row(rows: Rows, **wanted: Any) -> dict[str, Any]:
 
 
 def _stats(archived: Archived) -> dict[str, Any]:
-    """What `analyze` finds on the same archive of the all_reduce of all ranks."""
+    """Return the row of `analyze` for the all_reduce of all ranks in the same archive."""
     document = analyze(archived.tapes, archived.archive, "--json", only="calls").document["calls"]
     [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == ("all_reduce", 4)]
     return row
@@ -231,7 +231,7 @@ def test_is_timed_in_clickhouse(tmp_path: Path) -> None:
         started_ns = None if started_how is None else one.entered_ns + 1_000
         known = {"how": how, "started_how": started_how, "started_ns": started_ns, "flags": Flag.ON_DEVICE}
         calls.append(msgspec.structs.replace(one, **known))
-    spans = [_span(place, of_record(one)) for place, one in enumerate(calls)]
+    spans = [_span(place, attributes_of_record(one)) for place, one in enumerate(calls)]
     scopes = [{"scope": {"name": "otel_torchdist"}, "spans": spans}]
     lines = tmp_path / "spans.json"
     lines.write_text(json.dumps({"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": scopes}]}))

@@ -1,4 +1,4 @@
-"""Exports of a job that calls everything and has no fault: every dump can be opened, and nothing is found in them."""
+"""Exports of a healthy job that calls every operation: every dump can be opened, and shows no problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.cli.export.torchfrtrace import analyze, why_not
 from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.asking import Answer, ask
 from tests.support.launch.warm_python import WarmPython
@@ -50,7 +50,7 @@ def export_job(
 def exports(
     kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Export]]:
-    """The job with everything on the tapes, with a receive from any rank, and with rings that hold only its end."""
+    """Exports of the job: complete, with a receive from any rank, and with rings that hold only its end."""
     folder = tmp_path_factory.mktemp("jobs")
     with memory_directory() as base:
         yield {
@@ -67,8 +67,8 @@ def entries(export: Export) -> list[int]:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_torchfrtrace_finds_nothing(exports: dict[str, Export], warm_python: WarmPython, tmp_path: Path) -> None:
-    """It opens every dump and reports nothing: not a size, not a name, no rank that overwritten calls make missing."""
-    for analysis in analyse(warm_python, tmp_path / "analyses", [one.out for one in exports.values()]):
+    """It opens every dump and reports no mismatch, and no missing rank because of overwritten calls."""
+    for analysis in analyze(warm_python, tmp_path / "analyses", [one.out for one in exports.values()]):
         assert (analysis.opened, analysis.error, analysis.log) == (RANKS, "", "")
 
 
@@ -81,7 +81,7 @@ def test_own_diagnosis_finds_nothing(exports: dict[str, Export], module_base: Pa
 
 
 def test_uneven_exchange(exports: dict[str, Export]) -> None:
-    """What a rank receives in an uneven exchange is as large as it was: here the sum from 1 to the number of ranks."""
+    """The received size of an uneven exchange is right: here the sum from 1 to the number of ranks."""
     for rank, path in enumerate(sorted(exports["whole"].out.iterdir())):
         found = [one for one in pickle.loads(path.read_bytes())["entries"] if "all_to_all" in one["profiling_name"]]
         sizes = [(one["input_sizes"], one["output_sizes"]) for one in found]
@@ -89,7 +89,7 @@ def test_uneven_exchange(exports: dict[str, Export]) -> None:
 
 
 def test_what_is_left_out(exports: dict[str, Export]) -> None:
-    """Of a sound run nothing is. Receives from any rank are, and what may have met them; so are overwritten calls."""
+    """Receives from any rank, sends that may match them, and overwritten calls are left out; of other runs, nothing."""
     whole, from_any, short = exports.values()
     assert " left out " not in whole.answer.out
     assert "\n8 calls left out (recv 4, send 4): they are received from any rank, or " in from_any.answer.out

@@ -95,7 +95,7 @@ def test_choices(export: Callable[..., Answer], out: Path) -> None:
 
 
 def test_kind_that_no_rank_has_called(export: Callable[..., Answer], out: Path) -> None:
-    """A misspelt kind is named, with those that there are; the others are written."""
+    """A misspelled kind is named, with those that there are; the others are written."""
     answer = export("--kinds", "allreduce,broadcast")
     assert (answer.code, calls(out)[0]) == (0, [21])
     assert answer.err == (

@@ -11,12 +11,12 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.export.hung_jobs import HungJob, hang
-from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
+from tests.cli.export.torchfrtrace import Analysis, analyze, why_not
 from tests.support.commands.asking import Answer, ask
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.directories import memory_directory
 
-LEAST_S: Final = 0.1
+MIN_S: Final = 0.1
 """The shortest threshold there is: gloo ends the ranks of "dtype" and "shape", which hardly wait before."""
 
 
@@ -98,7 +98,7 @@ def evidence(
             ask(job.base, "--flight-recorder", out, command="export")
             for job, out in zip(jobs.values(), outs, strict=True)
         ]
-        analyses = [None] * len(jobs) if why_not() else analyse(warm_python, folder / "analyses", outs)
+        analyses = [None] * len(jobs) if why_not() else analyze(warm_python, folder / "analyses", outs)
         yield list(map(Evidence, faults, jobs.values(), outs, answers, analyses))
 
 
@@ -130,7 +130,7 @@ def test_own_diagnosis_of_the_dumps(evidence: list[Evidence]) -> None:
     """`diagnose` says the same of the dumps as of the tapes from which they were made."""
     for one in evidence:
         on_tapes = one.job.verdict()
-        on_dumps = ask(one.job.base, "--json", one.out, threshold_s=LEAST_S).document["verdict"]
+        on_dumps = ask(one.job.base, "--json", one.out, threshold_s=MIN_S).document["verdict"]
         assert on_tapes is not None
         if one.fault.dies:
             assert on_tapes["kind"] == "dead"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.export.test_every_operation import export_job
-from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.cli.export.torchfrtrace import analyze, why_not
 from tests.support.commands.asking import ask
 from tests.support.documented import commands_of, page
 from tests.support.launch.warm_python import WarmPython
@@ -25,7 +25,7 @@ def test_commands(warm_python: WarmPython, base: Path, tmp_path: Path, monkeypat
         if words[0] == "torchfrtrace":
             if why_not():
                 continue
-            [found] = analyse(warm_python, tmp_path / "analysis", [tmp_path / words[1]])
+            [found] = analyze(warm_python, tmp_path / "analysis", [tmp_path / words[1]])
             assert (found.opened, found.error) == (4, "")
             continue
         assert words[0] == "otel-torchdist"

@@ -1,4 +1,4 @@
-"""`export --parquet`, and archives as sources of commands: what is asked for, and what goes wrong."""
+"""`export --parquet`, and archives as sources of commands: the selection of calls, and errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from otel_torchdist.cli.export.parquet import write_parquet
-from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.cli.targets import chosen_archived_run
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.runs.tables.schema import TABLES
+from otel_torchdist.runs.targets import chosen_archived_run
 from otel_torchdist.sources.archive.decoding import Columns
 from otel_torchdist.sources.archive.reading import segments_of
 from otel_torchdist.sources.archive.writer import ArchiveWriter
@@ -65,7 +65,7 @@ def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
     """With several runs the first digits of an id, or the run's folder, choose one; without them all are listed."""
     answer = export(base, archive, "--parquet", tmp_path / "out")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"otel-torchdist: {archive}: 2 runs: add the first digits of one's id, or name its ")
+    assert answer.err.startswith(f"otel-torchdist: {archive}: 2 runs: add the first digits of a run's id, or name its ")
     assert "1234abcd (started 2023-11-1" in answer.err and "2 ranks), abcd0000 (started" in answer.err
     assert not (tmp_path / "out").exists()
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
@@ -113,7 +113,7 @@ def test_a_report_on_an_archive(base: Path, archive: Path, tmp_path: Path) -> No
 
 
 def test_is_timed(base: Path, tmp_path: Path) -> None:
-    """A call has a duration where its record has one, however its end and its start on a device are known."""
+    """`is_timed` agrees with the record for every way in which start and end can be known."""
     ways = list(itertools.product([None, *How], [None, *How]))
     ended: list[Operation] = []
     for one, (how, started_how) in zip(operations(1, len(ways)), ways, strict=True):
@@ -147,7 +147,7 @@ def test_row_groups(archive: Path, tmp_path: Path) -> None:
 
 
 def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
-    """What is sound is written, and a warning says what is not."""
+    """Readable segments are written, and a warning names damaged ones."""
     path = next(next(archive.glob("run-abcd*")).rglob("*.segments"))
     path.write_bytes(path.read_bytes() + b"OTDARCH\x01 and then the node failed")
     answer = export(base, path, "--parquet", tmp_path / "out")

@@ -127,7 +127,7 @@ def test_dumps(base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("analyze", "--html"), ("export", "--perfetto")], ids=["report", "perfetto"])
 def test_files_of_others(base: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
-    """A file of somebody else stays; ours is replaced; nothing unfinished is left."""
+    """A file of another program stays, an earlier export is replaced, and no unfinished file is left."""
 
     def write(path: Path, *options: str) -> Answer:
         name, *before = command
@@ -171,19 +171,19 @@ def test_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Above the limit nothing is written, and the sentence names number, limit and options."""
     dumps, path = target_of([str(DUMPS)], None), tmp_path / "a.pftrace"
     with pytest.raises(typer.Exit) as ended:
-        export_perfetto(dumps, path, Limits(None, None, None, most_slices=100), force=False)
+        export_perfetto(dumps, path, Limits(None, None, None, max_slices=100), force=False)
     assert ended.value.exit_code == 74
     sentence = capsys.readouterr().err
     assert "289 slices, more than the 100" in sentence
     assert all(option in sentence for option in ("--ranks", "--steps", "--around"))
     assert not os.listdir(tmp_path)
-    export_perfetto(dumps, path, Limits(frozenset({0, 1}), None, None, most_slices=100), force=False)
+    export_perfetto(dumps, path, Limits(frozenset({0, 1}), None, None, max_slices=100), force=False)
     assert path.exists()
 
 
 @pytest.mark.parametrize("arguments", [("--ranks", "99"), ("--steps", "999999")])
 def test_nothing_that_was_asked_for(base: Path, tmp_path: Path, arguments: tuple[str, str]) -> None:
-    """Where no call is left to draw, a sentence says so, and no file is written."""
+    """If no call matches, one sentence says so, and no file is written."""
     answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS, *arguments)
     assert answer.code == 2 and "no matching call" in answer.err
     assert not os.listdir(tmp_path)

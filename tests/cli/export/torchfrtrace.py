@@ -1,4 +1,4 @@
-"""PyTorch's own analyser of dumps, as the installed torch has it."""
+"""`torchfrtrace` of the installed torch, PyTorch's analyzer of dumps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Final
 
 from tests.support.launch.warm_python import WarmPython
 
-ANALYSE: Final = Path(__file__).parent / "workers" / "analyse.py"
+ANALYZE: Final = Path(__file__).parent / "workers" / "analyze.py"
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What it reports of one folder.
+    """Its report on one folder.
 
     Attributes:
-        opened: How many dumps it has read.
+        opened: Number of dumps that it has read.
         log: Its output.
         error: The exception that ended it, or ''.
     """
@@ -35,11 +35,11 @@ class Analysis:
 def why_not() -> str:
     """Why it cannot be run; '' if it can."""
     if importlib.util.find_spec("torch.distributed.flight_recorder") is None:
-        return f"the wheel of torch {version('torch')} has no analyser of flight recorder dumps"
+        return f"the wheel of torch {version('torch')} has no analyzer of flight recorder dumps"
     return ""
 
 
-def analyse(python: WarmPython, scratch: Path, folders: Sequence[Path], *options: str) -> list[Analysis]:
+def analyze(python: WarmPython, scratch: Path, folders: Sequence[Path], *options: str) -> list[Analysis]:
     """Analyse folders one after the other.
 
     Args:
@@ -49,6 +49,6 @@ def analyse(python: WarmPython, scratch: Path, folders: Sequence[Path], *options
         *options: Of `torchfrtrace`.
     """
     scratch.mkdir(exist_ok=True)
-    [done] = python.run(ANALYSE, [{}], scratch, [shlex.join(options), *map(str, folders)])
+    [done] = python.run(ANALYZE, [{}], scratch, [shlex.join(options), *map(str, folders)])
     assert done.code == 0, done.err
     return [Analysis(line["opened"], line["log"], line["error"]) for line in done.lines()]

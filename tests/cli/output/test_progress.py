@@ -1,4 +1,4 @@
-"""Progress bars: what they say, when they appear, and that they never reach a pipe."""
+"""Progress bars: their text, when they appear, and that they are never in a pipe."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyte
 import pytest
 
 from otel_torchdist.cli.output import progress as bars
-from otel_torchdist.cli.output.progress import progress, showing_progress, track
+from otel_torchdist.cli.output.progress import showing_progress
 from otel_torchdist.cli.output.work import BYTES, SECONDS, Work
-from otel_torchdist.system.progress import unreported
+from otel_torchdist.system.progress import progress, track, unreported
 from tests.support.commands.asking import ask_as_people_do
 from tests.support.commands.terminal import Terminal
 from tests.support.tapes.directories import memory_directory
 from tests.support.tapes.written_world import WrittenWorld
 
 BAR = r"Reading tapes .*\d+ of 64 tapes, [\d.]+/s, \d+ s left"
-COLOUR = re.compile(r"\x1b\[(\d+;)*(3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+COLOR = re.compile(r"\x1b\[(\d+;)*(3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_figures(work: Work, after_s: float, text: str) -> None:
 
 
 def test_nothing_outside_a_command() -> None:
-    """Code that is not called by a command reports to nobody."""
+    """Outside a command, progress is not shown."""
     assert list(track([1, 2, 3], "Counting", "numbers", 3)) == [1, 2, 3]
     with progress("Waiting") as advance:
         assert advance is unreported
 
 
 def test_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Colours may be forced; a bar is not."""
+    """FORCE_COLOR does not force a bar into a pipe."""
     monkeypatch.setattr(bars, "APPEARS_AFTER_S", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with showing_progress():
@@ -64,7 +64,7 @@ def tapes() -> Iterator[Path]:
     """Tapes of a job of 64 ranks, which take more than a second to read."""
     with memory_directory() as base:
         folder = base / "job"
-        WrittenWorld(ranks=64, tensor=8, layers=8, steps=120).write(folder, capacity=8_192)
+        WrittenWorld(ranks=64, tensor=8, layers=8, steps=180).write(folder, capacity=12_288)
         yield folder
 
 
@@ -96,7 +96,7 @@ def test_on_a_terminal(tapes: Path, tmp_path: Path) -> None:
         terminal.close()
     assert not any(screen_of(terminal))
     assert output.read_text().startswith("operation,") and "Reading" not in output.read_text()
-    assert not COLOUR.search(terminal.shown)
+    assert not COLOR.search(terminal.shown)
 
 
 def test_before_a_report(tapes: Path) -> None:
@@ -107,7 +107,7 @@ def test_before_a_report(tapes: Path) -> None:
         terminal.end()
     finally:
         terminal.close()
-    assert COLOUR.search(terminal.shown)
+    assert COLOR.search(terminal.shown)
     lines = screen_of(terminal)
     assert lines[0].startswith("run 1234abcd, started ")
     assert not any("Reading tapes" in line for line in lines)
@@ -130,7 +130,7 @@ def test_piped(tapes: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert "\x1b[" in answer.out and "Reading" not in answer.out
     answer = ask_as_people_do(tapes.parent, "analyze", "--run-dir", tapes, FORCE_COLOR="1", NO_COLOR="1")
-    assert not COLOUR.search(answer.out)
+    assert not COLOR.search(answer.out)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_interrupted(tapes: Path, tmp_path: Path, arguments: list[str]) -> None:
     """Ctrl-C erases the bar and leaves no file, whole or half."""
     terminal = Terminal(tapes.parent, *arguments, tmp_path / "out", "--run-dir", tapes)
     try:
-        terminal.wait_for(r"(Reading|Converting|Writing) .*/s")
+        terminal.wait_for("(Reading|Converting|Writing) [a-z ]+━")
         terminal.type(b"\x03")
         assert terminal.end() == 130
     finally:

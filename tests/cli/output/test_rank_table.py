@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from otel_torchdist.cli.output.rank_table import crowds_at_terminal, rank_table, rows_at_terminal
+from otel_torchdist.cli.output.rank_table import rank_table, rows_at_terminal, state_clauses
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import Death
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.node.job.runs.lives import write_death
 from otel_torchdist.node.processes.endings import RecordedDeaths
@@ -63,7 +63,7 @@ def test_waiting_by_age(base: Path) -> None:
     last = seen[-1]
     assert (last.rank, last.step, last.operation, last.age_s) == (0, 1, "all_reduce #1", 6.0)
     assert (last.group, last.line) == ("DDP, default_pg", "train.py:42 train")
-    assert [*crowds_at_terminal(seen[-1:])] == ["rank 0 stalled, all_reduce #1 (DDP, default_pg) for 6.0 s"]
+    assert [*state_clauses(seen[-1:])] == ["rank 0 stalled, all_reduce #1 (DDP, default_pg) for 6.0 s"]
 
 
 def test_nothing_open(base: Path) -> None:

@@ -28,7 +28,7 @@ def live(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
 
 
 def shares(text: str, thread: str) -> dict[str, float]:
-    """The lines of a thread in a report, and the shares of its time, in percent."""
+    """Return the share of time of each line of a thread in a report, in percent."""
     block = text.partition(f"\n{thread}\n")[2].partition("\n\n")[0]
     return {line: float(share) for share, line in re.findall(r"^ +([0-9.]+)%  (.*)$", block, re.MULTILINE)}
 
@@ -61,7 +61,7 @@ def test_children(live: GlooJobs) -> None:
 
 
 def test_folded(live: GlooJobs) -> None:
-    """Stacks from the outside in, the thread first and the operation last, with their counts; children by py-spy."""
+    """Folded stacks: the thread, the frames from the outermost on, the operation; py-spy samples children."""
     answer = ask(live.base, "--seconds", "1", "--rate", "50", "--format", "folded", command="profile")
     children = [line for line in answer.out.splitlines() if line.startswith(f"child {child_of(live)};")]
     if PY_SPY is not None:
@@ -77,7 +77,7 @@ def test_folded(live: GlooJobs) -> None:
 
 
 def test_speedscope(live: GlooJobs, tmp_path: Path) -> None:
-    """A document of its schema: weights are seconds, and every frame that is referred to exists."""
+    """The document follows speedscope's schema: weights are seconds, and every referenced frame exists."""
     path = tmp_path / "profile.json"
     answer = ask(live.base, "--seconds", "1", "--format", "speedscope", "--output", path, command="profile")
     assert (answer.code, answer.out) == (0, "")
@@ -95,7 +95,7 @@ def test_speedscope(live: GlooJobs, tmp_path: Path) -> None:
 
 
 def test_two_at_the_same_time(live: GlooJobs) -> None:
-    """Each rank answers for itself, one after the other, again and again."""
+    """Two ranks can be profiled at once, repeatedly."""
     for rank in (1, 0, 1):
         answer = ask(live.base, "--rank", str(rank), "--seconds", "0.2", command="profile")
         assert answer.code == 0, answer.err
@@ -103,7 +103,7 @@ def test_two_at_the_same_time(live: GlooJobs) -> None:
 
 
 def test_rank_that_is_not_here(live: GlooJobs) -> None:
-    """One sentence, and the code for what is not found."""
+    """A rank on another node: one sentence, and the exit code for nothing found."""
     answer = ask(live.base, "--rank", "7", command="profile")
     assert answer.code == 2
     assert re.fullmatch(

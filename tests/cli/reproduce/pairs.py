@@ -14,7 +14,6 @@ from otel_torchdist.analysis.reproducer.facts import ScriptOrigin
 from otel_torchdist.analysis.reproducer.plan import plan
 from otel_torchdist.analysis.reproducer.script import Script
 from otel_torchdist.analysis.reproducer.source import source_of
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
 from otel_torchdist.cli.reproduce import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -22,6 +21,7 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.runs.diagnosis.diagnosis import Diagnosis
 from tests.cli.export.hung_jobs import faulty
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -29,8 +29,8 @@ from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
 
 THRESHOLD_S: Final = 1.0
-MOST_S: Final = 240.0
-"""Until a verdict: a job starts in seconds, unless torch has to be read from a disk that others use as well."""
+MAX_S: Final = 240.0
+"""Time until a verdict. A job starts in seconds, unless torch is read from a busy disk."""
 UNHURRIED: Final = "--monitor-interval=10"
 """Gloo aborts one of the ranks that disagree, and torchrun would end the others 0.1 s later, before all have called.
 
@@ -46,8 +46,8 @@ class Pair:
 
     Attributes:
         original: The verdict on the job.
-        script: What the script does.
-        source: Its text.
+        script: Description of the script.
+        source: Text of the script.
         copy: The verdict on the script.
         log: What torchrun has printed about the script, if that ends by itself.
     """
@@ -65,13 +65,13 @@ def pair_of(
     """Cause a fault, write the script, run it, and take the verdicts on both.
 
     Args:
-        python: Where the job and the script are forked.
-        base: For tapes.
-        folder: For other files.
-        fault: Its name in the worker.
-        kind: The kind of its verdict.
-        ranks: Those that the verdict names.
-        size: How many ranks the job has.
+        python: Interpreter that forks the job and the script.
+        base: Base directory of tapes.
+        folder: Folder for other files.
+        fault: Name of the fault in the worker.
+        kind: Kind of the expected verdict.
+        ranks: Ranks that the verdict names.
+        size: Number of ranks of the job.
     """
     job = faulty(python, base / "job", folder / "job", fault, size, GOOD_STEPS="4")
     try:
@@ -89,7 +89,7 @@ def pair_of(
         copy = verdict_in(base / "copy", kind, script.named, at=at)[0].post_mortem.verdict
         assert copy is not None
         if kind == "dead":
-            torchrun.wait(MOST_S)
+            torchrun.wait(MAX_S)
     return Pair(original, script, source, copy, torchrun.log)
 
 
@@ -111,7 +111,7 @@ def _running(python: WarmPython, tapes: Path, folder: Path, source: str, ranks: 
     try:
         yield torchrun
     finally:
-        for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
+        for pid in _ranks_in(tapes):  # a stopped process handles no other signal
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         torchrun.close()
@@ -126,9 +126,9 @@ def _ranks_in(tapes: Path) -> list[int]:
 def verdict_in(
     tapes: Path, kind: str, ranks: tuple[int, ...], at: tuple[str, int] | None = None
 ) -> tuple[Diagnosis, list[RankHistory]]:
-    """Wait for that verdict on the only run in a directory of tapes, and return the calls, too.
+    """Wait for a verdict on the only run in a directory of tapes; return it with the calls.
 
-    Ranks that start slowly give others before.
+    Slow starts may cause other verdicts before.
 
     Args:
         tapes: The directory.
@@ -152,4 +152,4 @@ def verdict_in(
                             return diagnosis, histories
         return None
 
-    return until(found, MOST_S, lambda: f"no verdict {kind} on {ranks} at {at}; the last one: {seen}")
+    return until(found, MAX_S, lambda: f"no verdict {kind} on {ranks} at {at}; the last one: {seen}")

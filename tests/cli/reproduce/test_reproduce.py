@@ -34,7 +34,7 @@ def wait(tapes: list[FakeTape]) -> None:
 
 
 def die(tapes: list[FakeTape]) -> None:
-    """Have all die."""
+    """Kill all ranks."""
     for tape in tapes:
         tape.die()
 
@@ -61,10 +61,11 @@ def test_standard_output(hung: Path) -> None:
     assert not answer.has("import subprocess")
     assert answer.has(r"#     torchrun --nproc-per-node 3 hang\.py")
     assert answer.has(rf"# The job \(run {RUN}, .*\): rank 2 has not entered all_reduce .*")
+    assert not answer.has("next:")
 
 
 def test_file(hung: Path, tmp_path: Path) -> None:
-    """A file is written once; another one replaces it only if that is asked for."""
+    """An existing file is only replaced with --force."""
     path = tmp_path / "mine.py"
     answer = reproduce(hung, RUN[:4], "-o", path)
     assert (answer.code, answer.out) == (0, "")
@@ -104,7 +105,7 @@ def test_verdict_without_a_script(base: Path, tapes: list[FakeTape]) -> None:
 
 
 def test_path_without_dumps(hung: Path, tmp_path: Path) -> None:
-    """A folder without a dump is named, with what it holds instead."""
+    """The message names a folder without dumps, and what it contains instead."""
     (tmp_path / "notes.txt").write_text("nothing")
     answer = reproduce(hung, tmp_path)
     assert answer.code == ExitCode.NOTHING_FOUND

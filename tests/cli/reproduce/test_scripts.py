@@ -17,7 +17,7 @@ from tests.support.tapes.directories import memory_directory
 
 def died_alike(pair: Pair) -> None:
     """Rank 2 dies of the same exception, or by a signal without one, in the script as in the job."""
-    (place,) = pair.script.named  # a rank that had not come yet when rank 2 died has none in the script
+    (place,) = pair.script.named  # a rank that had not reached the call when rank 2 died has no exception in the script
     assert pair.copy.failures.get(place) == pair.original.failures.get(2)
 
 
@@ -27,7 +27,7 @@ def of_the_exception(pair: Pair) -> None:
 
 
 def by_the_signal(pair: Pair) -> None:
-    """Torchrun sees the same signal; which of several failures came first, it guesses."""
+    """Torchrun reports the same signal. It only guesses which failure came first."""
     assert pair.original.failures.get(2) is None
     (place,) = pair.script.named
     table = pair.log.partition("ChildFailedError:")[2]
@@ -35,7 +35,7 @@ def by_the_signal(pair: Pair) -> None:
 
 
 def with_the_splits_of_the_job(pair: Pair) -> None:
-    """Each rank sends and receives what it did in the job, in rows of the same length."""
+    """Each rank sends and receives the same splits as in the job."""
     calls = {ast.unparse(node) for node in ast.walk(ast.parse(pair.source)) if isinstance(node, ast.Call)}
     for tensors, received, sent in (
         ("torch.ones((9, 2)), torch.ones((3, 2))", [0, 3, 6], [0, 1, 2]),
@@ -56,7 +56,7 @@ class Fault:
         ranks: The ranks that it names.
         size: Ranks of the job.
         lines: Lines that the script may have.
-        checks: What else holds for the pair.
+        checks: Further checks of the pair.
     """
 
     name: str

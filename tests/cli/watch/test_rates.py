@@ -1,13 +1,13 @@
-"""The speed of a rank, from what polls find."""
+"""The pace of a rank, from polls of its tape."""
 
 from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.cli.output.text import iso_time, length
 from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.operations import Operation, StepMark
+from otel_torchdist.model.times import iso_time, length
 from otel_torchdist.tape.reading.batch import Batch
 from tests.support.tapes.made_records import made_operation
 
@@ -20,7 +20,7 @@ def operation(entered_s: float, flags: int = 0, kind: RecordKind = RecordKind.OP
 
 
 def test_rates_over_the_window() -> None:
-    """Steps and collectives of the last five seconds, from any number of polls; nothing else counts."""
+    """Only steps and collectives of the last five seconds count, over any number of polls."""
     meter = RateMeter(begun_ns=0)
     old = Batch(entered=[operation(at) for at in range(60)], steps=[StepMark(1, at * SECOND, 0, 0) for at in range(60)])
     meter.observe(old, 60 * SECOND)

@@ -72,7 +72,7 @@ def test_lines(watch: Callable[..., Running], stalled: GlooJobs) -> None:
 
 
 def test_terminal(terminal: Callable[..., Terminal]) -> None:
-    """On a terminal: a coloured table with a row for each rank, under the verdict; Ctrl-C ends it with 0."""
+    """On a terminal: a colored table with a row for each rank, under the verdict; Ctrl-C ends it with 0."""
     shown = terminal()
     shown.wait_for(r"run [0-9a-f]{8}  4 of 4 ranks  \S+/job-[0-9a-f]{16}\n")
     shown.wait_for(r"╭─ stall ─+╮\n│ rank 2 has not entered all_reduce \(sequence 6, default_pg\)")
@@ -87,7 +87,7 @@ def test_terminal(terminal: Callable[..., Terminal]) -> None:
 
 
 def test_no_color(terminal: Callable[..., Terminal]) -> None:
-    """With NO_COLOR the table has no colours."""
+    """With NO_COLOR the table has no colors."""
     shown = terminal(NO_COLOR="1")
     shown.wait_for(r"2 +absent +5")
     assert not re.search(r"\x1b\[(\d+;)*[349]\d(;\d+)*m", shown.shown)
@@ -95,7 +95,7 @@ def test_no_color(terminal: Callable[..., Terminal]) -> None:
 
 @pytest.mark.parametrize("is_controlling", [True, False], ids=["signal", "no signal"])
 def test_terminal_is_closed(terminal: Callable[..., Terminal], is_controlling: bool) -> None:
-    """When the terminal is closed it ends with 0, by SIGHUP or because nothing can be printed any more."""
+    """When the terminal is closed, `watch` ends with 0, by SIGHUP or because it can no longer print."""
     shown = terminal(is_controlling=is_controlling)
     shown.wait_for(r"2 +absent +5")
     shown.hang_up()
@@ -106,7 +106,7 @@ def test_terminal_is_closed(terminal: Callable[..., Terminal], is_controlling: b
 def test_two_watches_leave_the_job_alone(
     watch: Callable[..., Running], stalled: GlooJobs, gloo_by_kernel: Callable[..., GlooJobs]
 ) -> None:
-    """Two at once both see the end; if no agent reads a job, no rank is sent a request and nothing is locked."""
+    """Two watchers at once both see the end. Without an agent, no rank gets a request and nothing is locked."""
     first, second = watch(stalled), watch(stalled, "--plain")
     for one in (first, second):
         one.wait_for(f"STALL: {VERDICT}")
@@ -154,7 +154,7 @@ def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo_by_k
     ("options", "what"), [([], "job with a live rank"), (["--run-dir"], "tape"), (["feedbeef"], "run feedbeef")]
 )
 def test_nothing_to_watch(base: Path, options: list[str], what: str) -> None:
-    """Without such a job `watch` prints that it waits, and after the given time that there is none."""
+    """Without a job, `watch` prints that it waits, and after the given time that there is none."""
     where = [base] if options == ["--run-dir"] else []
     answer = ask(base, "--wait", "0.3", *options, *where, command="watch")
     assert answer.code == 2

@@ -23,7 +23,7 @@ def train(folder: Path) -> None:
 
 
 def load_data() -> None:
-    """Never comes back."""
+    """Never return."""
     threading.Thread(target=time.sleep, args=(600,), name="prefetch", daemon=True).start()
     time.sleep(600)
 

@@ -217,7 +217,7 @@ VARIANTS: Final = (
     ),
     Row(
         "engine",
-        "engine in a world made by hand never takes the weights",
+        "engine in a standalone process group never takes the weights",
         "absent",
         "3",
         "rank 1 of transfer has not entered broadcast (sequence 1, transfer)",

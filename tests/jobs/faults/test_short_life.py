@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.config import Config
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.runs.diagnosis.diagnosis import diagnose_run
 from tests.support.commands.running import SCRIPT
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython

@@ -81,6 +81,6 @@ def test_calls(traces: Path) -> None:
 def test_messages(traces: Path) -> None:
     """Sends and receives have their peers, and both sides agree on what was sent."""
     graph = graph_in(traces / "pipeline" / "kineto")
-    neighbours = {pair for stage in range(3) for pair in ((stage, stage + 1), (stage + 1, stage))}
+    neighbors = {pair for stage in range(3) for pair in ((stage, stage + 1), (stage + 1, stage))}
     messages, steps, size = 2, 2, 4 * 32 * 4
-    assert graph.sent == dict.fromkeys(neighbours, messages * steps * size)
+    assert graph.sent == dict.fromkeys(neighbors, messages * steps * size)

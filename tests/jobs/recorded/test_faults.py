@@ -75,7 +75,7 @@ def test_sentence_and_line(dumps: Path) -> None:
     """With stacks the report names the line; it says once that no dump states its time, and nothing of liveness."""
     answer = diagnosed(*(dumps / "late" / "dumps" / f"rank_{rank}" for rank in range(3)))
     assert answer.code == 1
-    assert answer.has(r"verdict  rank 2 has not entered all_reduce \(sequence 6, default_pg\) for up to 120\.0 s; .*")
+    assert answer.has(r"verdict  rank 2 has not entered all_reduce \(sequence 6, default_pg\) for up to 2 min 0 s; .*")
     assert answer.has(r"  in     all_reduce .* of ranks 0-2 for 2 min 0 s, called in late at faulty\.py:\d+")
     assert answer.out.count("the time of the dumps is not recorded") == 1
     for word in ("alive", "running", "heartbeat", "dead", "pid", "sign of life", "have not run"):
@@ -87,7 +87,7 @@ def test_ranks_without_a_dump_come_first(dumps: Path) -> None:
     answer = diagnosed(dumps / "stop" / "dumps" / "rank_0", dumps / "stop" / "dumps" / "rank_1", "--world-size", "3")
     assert answer.out.startswith("rank 2 has no dump here\n")
     assert answer.has(
-        r"verdict  all_reduce .* 2 of 3 ranks wait\. 2 of 3 ranks report\. next: find the ranks that do not report.*"
+        r"verdict  all_reduce .* 2 of 3 ranks wait\. 2 of 3 ranks report\n  next   find the ranks that do not report.*"
     )
 
 

@@ -18,8 +18,8 @@ from deploy.native.ports import free_port
 from otel_torchdist.judge.stall.events import Event, VerdictGiven
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.reports.finding import Finding
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
 from tests.jobs.thirdparty.issued import REPORTS

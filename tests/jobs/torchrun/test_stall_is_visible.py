@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.native.ports import free_port
+from otel_torchdist.agent.log_relay import LOG_NAME
 from tests.support.commands.running import is_agent, processes_of
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
@@ -38,6 +39,10 @@ class Job:
     gate: Path
     receiver: OtlpReceiver
     port: int
+
+    def logs(self) -> str:
+        """The output of torchrun and its ranks, and the logs of agents: a job that never began has no spans either."""
+        return "\n".join([self.torchrun.log, *(path.read_text() for path in self.base.rglob(LOG_NAME))])
 
     def scrape(self) -> str:
         """The ranks' /metrics pages, one after the other."""
@@ -90,7 +95,7 @@ def of_stall(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
 def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     """Markers, incident and gauges name the late rank while it hangs; afterwards every span is there once."""
     began = time.monotonic()
-    spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60)
+    spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60, log=job.logs)
     job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=15)
     assert time.monotonic() - began > THRESHOLD_S
     assert job.torchrun.poll() is None  # it still hangs

@@ -161,5 +161,5 @@ def test_balance_of_experts(graphs: dict[str, Graph]) -> None:
 def test_bytes_go_where_they_were_sent(graphs: dict[str, Graph]) -> None:
     """Messages of a pipeline go from stage to stage and back, and nowhere else; all have the size of a microbatch."""
     microbatch, microbatches, steady = 2 * 32 * 4, 4, 3
-    neighbours = {pair for stage in range(3) for pair in ((stage, stage + 1), (stage + 1, stage))}
-    assert graphs["pipeline"].sent == dict.fromkeys(neighbours, microbatch * microbatches * steady)
+    neighbors = {pair for stage in range(3) for pair in ((stage, stage + 1), (stage + 1, stage))}
+    assert graphs["pipeline"].sent == dict.fromkeys(neighbors, microbatch * microbatches * steady)

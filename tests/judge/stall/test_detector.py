@@ -1,4 +1,4 @@
-"""The detector: when it reports, what it reports once, and when an incident is over."""
+"""The detector: the times of its reports, what it reports only once, and the end of incidents."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ from otel_torchdist.judge.stall.events import IncidentResolved, MarkerDue, Occas
 from otel_torchdist.judge.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
 
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:
-    """The ages at which markers were due, in seconds."""
+    """Return the ages at which markers were due, in seconds."""
     return [(marker.taken_ns - marker.wait.since_ns) / 1e9 for marker in markers]
 
 
 def test_verdict_comes_with_the_stacks() -> None:
-    """The late rank is asked early whether it compiles, all are at the threshold; the verdict comes with the stacks."""
+    """The late rank is asked for its stack early, all ranks at the threshold. The verdict is given with the stacks."""
     watching = Watching(stalled()[0]).until(14.99)
     assert watching.reported == []
     watching.until(17.0)
@@ -38,7 +38,7 @@ def test_verdict_comes_with_the_stacks() -> None:
 
 @pytest.mark.parametrize("offset_s", [0.0, 0.07, 0.249])
 def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
-    """Ranks that never answer delay the verdict by at most 1.5 s and a hurried poll, whenever polls fall."""
+    """Ranks that never answer delay the verdict by at most 1.5 s and one short interval between polls."""
     watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s).until(20.0)
     ((given_s, given),) = watching.verdicts
     assert 15.0 + 1.4 <= given_s <= 15.0 + 1.5 + HURRIED_CHECK_S
@@ -46,7 +46,7 @@ def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
 
 
 def test_markers_at_doubling_ages() -> None:
-    """Each operation that waits gets markers at 1, 2, 4 and 8 times the threshold, at the first poll after each."""
+    """Each waiting operation gets markers at 1, 2, 4 and 8 times the threshold, at the next poll."""
     watching = Watching(stalled()[0]).until(100.0)
     for rank in (0, 1, 3):
         markers = watching.markers(rank)
@@ -57,7 +57,7 @@ def test_markers_at_doubling_ages() -> None:
 
 
 def test_verdict_is_repeated_at_doubling_ages() -> None:
-    """While the incident goes on the verdict is given again when its age has doubled, each time a new epoch."""
+    """During an incident, the verdict is repeated each time its age has doubled, as a new epoch."""
     watching = Watching(stalled()[0]).until(60.0)
     occasions = [(event.occasion, event.epoch, event.epoch_before) for _, event in watching.verdicts]
     assert occasions == [(Occasion.OPENED, 1, None), (Occasion.GROWN, 2, 1), (Occasion.GROWN, 3, 2)]
@@ -65,7 +65,7 @@ def test_verdict_is_repeated_at_doubling_ages() -> None:
 
 
 def test_incident_is_resolved_with_its_length() -> None:
-    """The late rank enters, the operation ends: resolved once, with its length, and nothing after that."""
+    """The late rank enters and the operation ends: the incident is resolved once, with its length, and stays silent."""
     world, numbers = stalled()
     watching = Watching(world).until(24.0)
     numbers[2] = world.ranks[2].enter(EVERYBODY, 24.0)
@@ -80,7 +80,7 @@ def test_incident_is_resolved_with_its_length() -> None:
 
 
 def test_late_rank_that_has_come_changes_no_verdict() -> None:
-    """While the operation that all have entered is under way, the detector reports nothing."""
+    """While an operation that all ranks have entered is in progress, the detector reports nothing."""
     world, _ = stalled()
     watching = Watching(world).until(17.0)
     world.ranks[2].enter(EVERYBODY, 17.0)
@@ -92,7 +92,7 @@ def test_late_rank_that_has_come_changes_no_verdict() -> None:
 
 
 def test_rank_that_comes_before_the_verdict() -> None:
-    """The late rank enters while stacks are awaited: no incident at all."""
+    """The late rank enters while the verdict waits for stacks: there is no incident."""
     world, numbers = stalled()
     watching = Watching(world, answers_after_s=None).until(15.5)
     world.ranks[2].enter(EVERYBODY, 15.6)
@@ -121,7 +121,7 @@ def test_urgent_from_half_the_threshold_on() -> None:
 
 
 def test_changed_verdict_is_a_new_epoch() -> None:
-    """Two ranks are missing, one enters: the changed verdict is given once, after it has held for a second."""
+    """Two ranks are missing and one enters: the changed verdict is given once, after it has held for a second."""
     world = FakeWorld(4)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 5.0)
@@ -136,7 +136,7 @@ def test_changed_verdict_is_a_new_epoch() -> None:
 
 
 def test_verdict_that_changes_all_the_time_is_bounded() -> None:
-    """A rank that alternates between two blames gets longer and longer pauses between changes."""
+    """If the blame alternates between two ranks, the pauses between reports grow."""
     world, _ = stalled()
     watching = Watching(world).until(17.0)
     for turn in range(60):
@@ -163,7 +163,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
 
 
 def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
-    """The late rank has entered the root, which takes a while; another group still waits for it: nothing changes."""
+    """The late rank has entered the root operation, which continues. Another group still waits: nothing changes."""
     world = FakeWorld(4)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
@@ -184,7 +184,7 @@ def test_reported_root_stays_among_equals() -> None:
 
 
 def test_consequences_get_time_to_go_on() -> None:
-    """When the root ends, what waited behind it is no new stall until it has stood for the threshold again."""
+    """When the root ends, operations that waited behind it become stalls only after the threshold has passed again."""
     world = FakeWorld(4)
     first = world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
@@ -204,7 +204,7 @@ def test_consequences_get_time_to_go_on() -> None:
 
 
 def test_tapes_that_come_back_get_later_numbers() -> None:
-    """Reports from before the tapes were out of sight are forgotten, and their numbers are not used again."""
+    """When tapes come back, earlier reports are forgotten, but their numbers are not used again."""
     watching = Watching(stalled()[0]).until(17.0)
     (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
@@ -215,7 +215,7 @@ def test_tapes_that_come_back_get_later_numbers() -> None:
 
 
 def test_operation_that_ends_by_wait_is_no_evidence() -> None:
-    """A send that nothing waits for is never reported; once a thread waits, the age counts from the wait."""
+    """A send is not reported until a thread waits for it. Its age counts from that wait."""
     world = FakeWorld(2)
     pair = group_of(0, 1)
     flags = Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC
@@ -232,7 +232,7 @@ def test_operation_that_ends_by_wait_is_no_evidence() -> None:
 
 
 def test_asynchronous_operation_counts_from_its_start() -> None:
-    """An operation in flight that does not complete is a stall, though no thread is seen to block."""
+    """An operation in flight that does not complete is a stall, although no thread is known to wait."""
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     watching = Watching(world).until(17.0)
@@ -240,7 +240,7 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
 
 
 def test_successor_continues_the_numbers() -> None:
-    """A process that takes over reports the same incident under later numbers, so that no id can come twice."""
+    """A process that takes over reports the same incident under later numbers, so that no span id repeats."""
     world, _ = stalled()
     before = Watching(world).until(50.0)
     after = Watching(world, began_s=50.0).until(100.0)

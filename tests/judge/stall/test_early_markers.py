@@ -1,4 +1,4 @@
-"""A verdict before the threshold brings the markers of the operations that wait for it."""
+"""Markers of operations that wait for the cause of a verdict given before the threshold."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from otel_torchdist.judge.stall.incidents.ages import MarkerClock
 from otel_torchdist.judge.stall.run_watch import RunWatch
 from otel_torchdist.judge.verdict.rules import StallRules, waits_of
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
 from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:
-    """The times of markers, with the rank and the number of the marker for its operation."""
+    """Return each marker's time, rank and number."""
     found = [(at_s, event) for at_s, event in watching.events if isinstance(event, MarkerDue)]
     return [(at_s, event.wait.view.rank, event.nth) for at_s, event in found]
 
@@ -46,7 +46,7 @@ def test_waits_behind_a_death_are_marked_too() -> None:
 
 
 def test_operation_that_is_entered_after_the_verdict() -> None:
-    """A rank that begins to wait for the dead one later shows that at once, and once."""
+    """A rank that starts to wait for the dead rank later gets one marker immediately."""
     world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 5.0)
     watching = Watching(world).until(6.0)
@@ -58,7 +58,7 @@ def test_operation_that_is_entered_after_the_verdict() -> None:
 
 
 def test_mismatch_that_ends_a_rank() -> None:
-    """A backend has ended the rank whose call does not match: reported at once, with the waiting ranks' markers."""
+    """A backend ended the rank with the mismatched call: reported immediately, with markers of the waiting ranks."""
     world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 5.0, shape=(1024,) if rank.rank == 2 else (16,))
@@ -72,7 +72,7 @@ def test_mismatch_that_ends_a_rank() -> None:
 
 
 def test_what_is_left_alone_gets_none() -> None:
-    """Operations that the user wants ignored get no markers."""
+    """Operations that the user excludes get no markers."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world, ignored=["all_reduce"]).until(7.0)
     world.ranks[2].die(7.0)
@@ -81,7 +81,7 @@ def test_what_is_left_alone_gets_none() -> None:
 
 
 def test_agent_that_follows_marks_at_once_too() -> None:
-    """If another agent has given the verdict, operations of this node's ranks at that place are marked."""
+    """If another agent has given the verdict, this node's operations at the same position get markers."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world).until(7.0)
     world.ranks[2].die(7.0)

@@ -1,5 +1,6 @@
-"""Ranks that die or finish: what is reported at once, and what is not a stall."""
+"""Ranks that die or finish: what is reported immediately, and what is no stall."""
 
+import dataclasses
 import signal
 
 import pytest
@@ -8,9 +9,9 @@ from otel_torchdist.judge.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.judge.stall.watch import CHECK_S
 from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.model.kinds import Flag, How, TapeState
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, Watching, stalled
-from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.fake_world import RUN, FakeWorld, group_of
 
 
 def test_death_is_reported_at_once() -> None:
@@ -27,7 +28,7 @@ def test_death_is_reported_at_once() -> None:
 @pytest.mark.parametrize("others_s", [6.2, 6.3, 6.45])
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> None:
-    """When no tape is locked any more: until it is known how ranks died, and reported which was first; no longer."""
+    """When no tape is in use any more, agents stay until the ends are known and the first death is reported."""
     world, _ = stalled()
     watching = Watching(world).until(6.0)
     assert watching.detector.awaits_last_verdict
@@ -42,14 +43,14 @@ def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> Non
     while watching.detector.awaits_last_verdict and watching.now_s < 8.0:
         watching.until(watching.now_s + 0.1)
     assert watching.now_s <= others_s + 1.0
-    # Where nothing shows how they ended, something may have ended all of them.
+    # Without their exit statuses, one cause may have ended all of them.
     assert [(given.verdict.kind, given.verdict.ranks) for _, given in watching.verdicts] == (
         [(VerdictKind.DEAD, (2,))] if is_seen else []
     )
 
 
 def test_death_waits_for_what_the_rank_had_still_written() -> None:
-    """At the first poll after a death the other snapshots may be older: only the second poll reports it."""
+    """At the first poll after a death, the dead rank's last records may be missing: the second poll reports it."""
     world, numbers = stalled()
     watching = Watching(world).until(6.0)
     world.ranks[2].die(6.25)
@@ -61,7 +62,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
 
 
 def test_death_is_reported_though_the_others_failed_at_once() -> None:
-    """On gloo the peers of a dead rank get an exception and end within milliseconds: the first poll must suffice."""
+    """With gloo, peers of a dead rank raise and end within milliseconds: one poll must be enough."""
     world, numbers = stalled()
     watching = Watching(world).until(6.0)
     world.ranks[2].die(6.25)
@@ -78,7 +79,7 @@ def test_death_is_reported_though_the_others_failed_at_once() -> None:
 
 
 def test_death_is_reported_though_the_rank_was_seen_after_the_exception() -> None:
-    """The kernel closes a dead process's sockets before it releases the tape's lock: a poll may fall in between."""
+    """The kernel closes a dead process's sockets before it releases the tape's lock. A poll may come in between."""
     world, numbers = stalled()
     watching = Watching(world).until(6.0)
     for rank, number in numbers.items():
@@ -125,7 +126,7 @@ def test_death_is_reported_though_all_were_gone_at_the_same_check() -> None:
 
 
 def test_job_that_is_ended_as_a_whole_is_silent() -> None:
-    """All ranks are killed between two polls, in the middle of an operation: none was left behind."""
+    """All ranks are killed between two polls during an operation: no rank waits for a dead one."""
     world, _ = stalled()
     watching = Watching(world).until(6.0)
     for rank in world.ranks:
@@ -144,7 +145,7 @@ def test_run_that_is_over_is_silent() -> None:
 
 
 def test_incident_ends_with_its_ranks() -> None:
-    """All ranks that waited die: the incident is over, and reported to be over for that reason."""
+    """All waiting ranks die: the incident ends, with that outcome."""
     world, _ = stalled()
     watching = Watching(world).until(17.0)
     for rank in world.ranks:
@@ -154,7 +155,7 @@ def test_incident_ends_with_its_ranks() -> None:
 
 
 def test_incident_ends_with_its_tapes() -> None:
-    """The tapes are removed: the incident is closed, and no state of the run is kept."""
+    """The tapes are removed: the incident ends, and no state of the run is kept."""
     watching = Watching(stalled()[0]).until(17.0)
     (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
@@ -162,8 +163,21 @@ def test_incident_ends_with_its_tapes() -> None:
     assert watching.detector.process([]) == []
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_incident_of_a_launch_ends_with_the_run_that_comes_about(is_over: bool) -> None:
+    """Ranks get their run id when their first group is there: the operation has completed, unless it is still open."""
+    world, numbers = stalled()
+    watching = Watching(world).until(17.0)
+    if is_over:
+        for rank, number in numbers.items():
+            world.ranks[rank].end(number, 17.1)
+    with_id = dataclasses.replace(world.snapshot(17.2), run=RUN + 1)
+    ends = [event for event in watching.detector.process([with_id]) if isinstance(event, IncidentResolved)]
+    assert [end.outcome for end in ends] == [Outcome.COMPLETED if is_over else Outcome.OUT_OF_SIGHT]
+
+
 def test_incident_ends_with_buckets_that_fail() -> None:
-    """Several operations fail at once while their processes are still there: that is how the incident ends."""
+    """Several operations fail while their processes are alive: the outcome of the incident is a failure."""
     world = FakeWorld(4)
     numbers, later = (
         {rank: world.ranks[rank].enter(EVERYBODY, at_s, blocking=False) for rank in (0, 1, 3)} for at_s in (5.0, 5.1)
@@ -179,7 +193,7 @@ def test_incident_ends_with_buckets_that_fail() -> None:
 
 
 def test_finished_rank_does_not_stall() -> None:
-    """Operations that a finished rank left in flight mean nothing, while its process still exists and after."""
+    """Operations that a finished rank left in flight are no waits, whether or not its process still exists."""
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     world.ranks[0].state = TapeState.FINISHED
@@ -190,7 +204,7 @@ def test_finished_rank_does_not_stall() -> None:
 
 
 def test_all_die_before_the_stall_is_reported() -> None:
-    """All are killed while stacks are awaited: what was seen until then is reported, and then that they ended."""
+    """All ranks are killed while the verdict waits for stacks: the verdict is given as of then, and its end."""
     world, _ = stalled(late=2)
     watching = Watching(world, answers_after_s=None).until(15.5)
     assert watching.verdicts == []
@@ -207,7 +221,7 @@ def test_all_die_before_the_stall_is_reported() -> None:
 
 @pytest.mark.parametrize("how", [How.CALL, How.FAILED])
 def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
-    """Ranks that left it while stacks were awaited, and are gone by the next poll, were not killed in it."""
+    """Ranks that left the operation while the verdict waited for stacks, and then died, were not killed in it."""
     world, numbers = stalled(late=2)
     watching = Watching(world, answers_after_s=None).until(15.5)
     for rank, number in numbers.items():
@@ -220,7 +234,7 @@ def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
 
 @pytest.mark.parametrize(("others", "named"), [((0, 3), (2,)), ((), (1, 2))])
 def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ...], named: tuple[int, ...]) -> None:
-    """Ranks 1 and 2 disagree, and rank 1 fails: those that come a moment later show that rank 2 made the odd call."""
+    """Ranks 1 and 2 differ, and rank 1 fails. Ranks that come later show that rank 2 made the wrong call."""
     world = FakeWorld(4)
     watching = Watching(world).until(6.0)
     number = world.ranks[1].enter(EVERYBODY, 6.0, shape=(16,))
@@ -236,7 +250,7 @@ def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ..
 
 
 def test_mismatch_that_ended_all_ranks_is_reported_once() -> None:
-    """Of ranks that all were interrupted in calls that did not match, and ended, that is reported once."""
+    """All ranks ended because of mismatched calls: the mismatch is reported once."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in world.ranks:

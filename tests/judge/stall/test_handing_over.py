@@ -1,17 +1,17 @@
-"""An incident that passes from one agent to the next: what ends, what continues, and what is never reported twice."""
+"""Incidents handed over to another agent: what ends, what continues, and what is never reported twice."""
 
 from __future__ import annotations
 
 from otel_torchdist.judge.stall.events import IncidentHandedOver, Leads, Occasion
 from otel_torchdist.judge.stall.reporting.spans import incident_spans
 from otel_torchdist.judge.stall.watch import CHECK_S, HURRIED_CHECK_S
-from otel_torchdist.model.finding import Incident
+from otel_torchdist.model.reports.incident import Incident
 from tests.support.worlds.detectors import EVERYBODY, Accompanied, a_ruling, follows, stalled
 from tests.support.worlds.fake_world import RUN
 
 
 def test_incident_is_handed_over() -> None:
-    """An agent that led and now follows reports that once, and no more about its incident, not even its end."""
+    """An agent that judged and now follows reports the handover once, and nothing more about its incident."""
     world, numbers = stalled()
     watching = Accompanied(world, Leads).until(17.0)
     (_, given), *_ = watching.verdicts
@@ -25,7 +25,7 @@ def test_incident_is_handed_over() -> None:
 
 
 def test_nothing_to_hand_over() -> None:
-    """Without a reported incident there is nothing to report; one that was about to be reported is dropped."""
+    """Without a reported incident, nothing is handed over. A pending verdict is dropped."""
     watching = Accompanied(stalled()[0], Leads)
     watching.answers_after_s = None
     watching.until(15.5)
@@ -35,7 +35,7 @@ def test_nothing_to_hand_over() -> None:
     watching.until(20.0)
     assert watching.reported == []
     assert watching.detector.next_check_s == CHECK_S
-    assert watching.detector.is_urgent  # the agent that judges needs what this one sees
+    assert watching.detector.is_urgent  # the judging agent needs this agent's snapshots
 
 
 def test_taking_over_continues_the_incident() -> None:
@@ -59,7 +59,7 @@ def test_taking_over_continues_the_incident() -> None:
 
 
 def test_epochs_after_a_take_over_only_grow() -> None:
-    """However far the other agent came, and however old the wait is, the next epoch is greater than both."""
+    """The next epoch exceeds both the other agent's epoch and the age of the wait."""
     for last_epoch in (1, 1_000_000):
         world, _ = stalled()
         watching = Accompanied(world, follows(a_ruling(epoch=last_epoch)), began_s=10.0).until(17.0)
@@ -70,7 +70,7 @@ def test_epochs_after_a_take_over_only_grow() -> None:
 
 
 def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
-    """Two agents that cannot reach each other report the same incident in one trace, under ids of their own."""
+    """Two agents that cannot reach each other report the same incident in one trace, under different span ids."""
     ids: list[set[int]] = []
     traces: set[int] = set()
     for agent_id in (0, 2):
@@ -83,7 +83,7 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
 
 
 def test_received_ruling_is_over() -> None:
-    """A stall that begins after the other agent has gone is another one, with a name and epochs of its own."""
+    """A stall that begins after the other agent has gone is a new incident, with a new name and epochs."""
     received = a_ruling(epoch=3)
     for ruling in (received, None):
         world, numbers = stalled()

@@ -1,4 +1,4 @@
-"""The notice on a job's standard error: when there is one, and its lines."""
+"""The notice on a job's standard error: when it is written, and its lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIPE_BUF = 4096
 
 
 class Announcements:
-    """Takes what is to be announced.
+    """An announcer that collects sentences.
 
     Attributes:
         texts: The sentences.
@@ -36,13 +36,13 @@ class Announcements:
         self._succeeds = succeeds
 
     def announce(self, event: VerdictGiven, text: str) -> bool:
-        """Announce, or fail to."""
+        """Collect the sentence, or fail."""
         self.texts.append(text)
         return self._succeeds
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The levels of what was logged about the stall, as an agent's log has them."""
+    """Return the levels of the records on the stall in an agent's log."""
     formatter = LevelFormatter("%(levelname)s %(message)s")
     found = [formatter.format(record) for record in caplog.records]
     return [line.split()[0] for line in found if " stall: " in line]
@@ -50,7 +50,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_only_the_first_verdict_is_announced(caplog: pytest.LogCaptureFixture, succeeds: bool) -> None:
-    """A stall is announced once, however long it lasts; all verdicts are logged, the announced one as such."""
+    """A stall is announced once. All verdicts are logged, the announced one at its own level."""
     watching = Watching(stalled()[0]).until(60.0)
     occasions = [event.occasion for _, event in watching.verdicts]
     assert occasions == [Occasion.OPENED, Occasion.GROWN, Occasion.GROWN]
@@ -90,7 +90,7 @@ def test_lines() -> None:
 
 
 def test_forged_texts() -> None:
-    """What a program has named cannot move the cursor or begin a line; a pipe takes the longest notice at once."""
+    """Names from a program cannot move the cursor or start a line. The longest notice fits into one pipe write."""
     lines = notice_lines("rank\x1b[2J 2\nroot: all is well\r", RUN, Path("/dev/shm/job-1"))
     assert lines[0] == "otel_torchdist: rank\\x1b[2J 2\\nroot: all is well\\r"
     longest = notice_lines("é" * 9_999, RUN, Path("/" + "x" * 9_999), "h" * 999)

@@ -1,4 +1,4 @@
-"""The detector with peer agents: it follows another agent or judges for all, and reports when to ask the others."""
+"""The detector with peer agents: it follows another agent or judges for all, and tells when to ask the peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.worlds.fake_world import FakeWorld, group_of
 
 
 def test_follower_gives_no_verdict() -> None:
-    """Ranks stall for long, another agent leads and reports nothing: this one neither reports nor asks ranks."""
+    """While another agent judges and reports nothing, a follower neither reports nor asks for stacks."""
     watching = Accompanied(stalled()[0], follows(None)).until(60.0)
     assert watching.reported == []
     assert watching.peer_agents.published == []
@@ -35,7 +35,7 @@ def test_follower_marks_with_the_wording_of_the_leader() -> None:
 
 
 def test_marker_of_a_follower() -> None:
-    """Its text is the other agent's sentence, and it links to that agent's root; a marker elsewhere mentions that."""
+    """A marker has the judging agent's sentence and a link to its root, and says if the cause is elsewhere."""
     world, _ = stalled()
     pair = group_of(2, 3, nth=1)
     world.ranks[2].enter(pair, 5.0)
@@ -53,7 +53,7 @@ def test_marker_of_a_follower() -> None:
 
 
 def test_checks_are_hurried_while_the_leader_is() -> None:
-    """An agent that is polled at short intervals polls as often, so that its answers are current."""
+    """An agent that is asked at short intervals polls as often, so that its answers are current."""
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.poll()
     assert watching.detector.next_check_s == HURRIED_CHECK_S
@@ -63,7 +63,7 @@ def test_checks_are_hurried_while_the_leader_is() -> None:
 
 
 def test_undecided_agent_reports_nothing_and_checks_again_soon() -> None:
-    """Until the others have answered there is neither verdict nor marker; then the verdict comes in time."""
+    """Until the peers have answered, there is neither verdict nor marker. Then the verdict is given in time."""
     watching = Accompanied(stalled()[0], lambda world: Undecided()).until(15.5)
     assert watching.reported == []
     assert watching.detector.next_check_s == HURRIED_CHECK_S
@@ -79,7 +79,7 @@ def test_undecided_agent_reports_nothing_and_checks_again_soon() -> None:
 
 
 def suspicion_times(watching: Accompanied) -> list[float]:
-    """The polls at which the detector suspected a stall; one poll every tenth of a second."""
+    """Return the times at which the detector suspected a stall, with ten polls per second."""
     times: list[float] = []
     while watching.now_s < 16.0:
         watching.now_s = round(watching.now_s + 0.1, 1)
@@ -90,14 +90,14 @@ def suspicion_times(watching: Accompanied) -> list[float]:
 
 
 def test_stall_is_suspected_before_the_threshold() -> None:
-    """The others are asked from a second before a wait is a stall, and not before."""
+    """The peers are asked from one second before a wait becomes a stall."""
     times = suspicion_times(Accompanied(stalled()[0], follows(None)))
     assert times[0] == 14.0
     assert len(times) == 21
 
 
 def test_stall_is_suspected_where_a_rank_has_died() -> None:
-    """A rank that is gone makes its node suspect a stall at once; one that has ended cleanly does not."""
+    """A dead rank makes its agent suspect a stall immediately. A rank that ended cleanly does not."""
     world = FakeWorld(2)
     watching = Accompanied(world, follows(None))
     world.ranks[0].die(1.0)
@@ -107,7 +107,7 @@ def test_stall_is_suspected_where_a_rank_has_died() -> None:
 
 
 def test_stall_is_suspected_while_an_incident_is_open() -> None:
-    """The others are asked as long as an incident is ongoing, though no rank of this node waits in it."""
+    """The peers are asked during an incident, even if no rank of this node waits in it."""
     world, _ = stalled(late=0)
     watching = Accompanied(world, with_others(world), only=(0,)).until(20.0)
     assert watching.verdicts[0][1].verdict.ranks == (0,)
@@ -119,7 +119,7 @@ def test_stall_is_suspected_while_an_incident_is_open() -> None:
 
 
 def test_leader_publishes_its_ruling() -> None:
-    """The others get each ruling in words: none at first, each epoch of an incident, and none when it is over."""
+    """The peers get each ruling: none at first, one per epoch of an incident, and none when it is over."""
     world, numbers = stalled()
     watching = Accompanied(world, with_others(world), only=LOCAL).until(30.0)
     world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 30.0), 30.1)
@@ -139,7 +139,7 @@ def test_leader_publishes_its_ruling() -> None:
 
 
 def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
-    """The leading agent marks the operations of its own ranks only; the verdict counts all."""
+    """The judging agent gives markers only for its own ranks; its verdict counts all ranks."""
     world, _ = stalled()
     watching = Accompanied(world, with_others(world), only=LOCAL).until(30.0)
     assert watching.verdicts[0][1].verdict.waiting == (0, 1, 3)
@@ -147,7 +147,7 @@ def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
 
 
 def test_ranks_seen_some_time_ago_do_not_age() -> None:
-    """An old report of another agent's ranks is not a stall now: whether they still wait is unknown."""
+    """An old view of remote ranks is no stall: it is unknown whether they still wait."""
     world = FakeWorld(4)
     world.ranks[2].enter(EVERYBODY, 5.0)
     shown = with_others(world)(world.snapshot(6.0, LOCAL))

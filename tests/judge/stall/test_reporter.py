@@ -1,4 +1,4 @@
-"""The outputs for a stall: markers, the incident's trace, log events, lines in the log."""
+"""The reports on a stall: markers, the incident's trace, log events, log lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 
 from otel_torchdist.judge.stall.events import TimeoutShort
 from otel_torchdist.judge.stall.reporting.reporter import StallReporter
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.ids import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import AtTimeout
-from otel_torchdist.model.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
@@ -27,7 +27,7 @@ STALLED_S = 5.0
 
 
 class Anchors:
-    """Replaces the spans of steps: provides an anchor for each rank once, as the real ones do."""
+    """A replacement for the spans of steps that provides one anchor per rank."""
 
     def __init__(self, sink: MemorySink) -> None:
         self.sink = sink
@@ -46,7 +46,7 @@ class Anchors:
 
 
 class Elsewhere:
-    """Stands for spans of steps that another process makes."""
+    """A replacement for spans of steps that another process creates."""
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> None:
         """No anchor."""
@@ -83,7 +83,7 @@ def view_of(rank: int) -> RankView:
 
 
 def test_marker_is_the_open_ended_bar() -> None:
-    """From the operation's start to now, in its step's trace under the anchor, error and links as designed."""
+    """A marker lasts from the operation's start to now, below the anchor of its step, with error and links."""
     world, numbers = stalled(since_s=STALLED_S)
     watching = Reported(world)
     watching.until(17.0)
@@ -109,7 +109,7 @@ def test_marker_is_the_open_ended_bar() -> None:
 
 
 def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
-    """Where another process makes the spans of the step, the marker stands in the step's trace without a parent."""
+    """If another process creates the spans of the step, the marker is a root span in the step's trace."""
     watching = Watching(stalled(since_s=STALLED_S)[0]).until(17.0)
     sink = MemorySink()
     reporter = StallReporter(sink, LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist"), Elsewhere())
@@ -120,7 +120,7 @@ def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
 
 
 def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None:
-    """An operation that waits behind another one shows that, and the cause."""
+    """The marker of an operation that waits behind another one states its operation and the cause."""
     world = FakeWorld(3)
     world.ranks[0].enter(group_of(0, 1, description="tp"), 5.0)
     world.ranks[1].enter(group_of(1, 2, description="dp"), 5.0)
@@ -134,7 +134,7 @@ def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None
 
 
 def test_incident_trace() -> None:
-    """A root with the verdict, and a bar for each member: the missing first, with its stack, then the waiting ones."""
+    """A root with the verdict, and a bar per member: the missing rank first, with its stack, then the waiting ranks."""
     world, numbers = stalled(since_s=STALLED_S)
     watching = Reported(world)
     watching.until(17.0)
@@ -158,7 +158,7 @@ def test_incident_trace() -> None:
 
 
 def test_all_evidence_is_urgent_and_every_id_is_new() -> None:
-    """From opening to end: all spans are urgent, no id is duplicated, no child lacks its parent (the sink checks)."""
+    """During a whole incident, all spans are urgent, ids are unique, and parents exist (the sink checks)."""
     world, numbers = stalled(since_s=STALLED_S)
     watching = Reported(world)
     watching.until(50.0)
@@ -202,7 +202,7 @@ def test_failed_end_is_not_called_resolved() -> None:
 
 
 def test_process_that_takes_over_repeats_no_id() -> None:
-    """Two processes report the same stall one after the other into one sink, which refuses an id that comes twice."""
+    """Two processes report the same stall one after the other into one sink, which refuses repeated ids."""
     world, _ = stalled(since_s=STALLED_S)
     first = Reported(world)
     first.until(50.0)
@@ -214,7 +214,7 @@ def test_process_that_takes_over_repeats_no_id() -> None:
 
 
 def test_large_group_has_bounded_bars() -> None:
-    """Of 200 members, 100 of them local, 64 have a bar, the missing one first; one bar stands for the other 136."""
+    """Of 200 members, 64 have their own bar, the missing rank first. One bar represents the other 136."""
     everybody = group_of(*range(200), description="default_pg")
     world = FakeWorld(100)
     for rank in range(99):
@@ -228,7 +228,7 @@ def test_large_group_has_bounded_bars() -> None:
 
 
 def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Opening and end are each one OpenTelemetry event in the incident's trace and one warning with the sentence."""
+    """The first verdict and the end each give one OpenTelemetry event in the incident's trace, and one warning."""
     world, numbers = stalled(since_s=STALLED_S)
     watching = Reported(world)
     with caplog.at_level(logging.WARNING, logger="otel_torchdist"):
@@ -254,7 +254,7 @@ def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_short_timeout_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """It names the group, its timeout, what takes longer, and the settings; it is no finding of the training's."""
+    """The line names the group, its timeout, the time needed and the settings. It is no finding."""
     reported = Reported(FakeWorld(1))
     name = dataclasses.replace(EVERYBODY.name, timeout_ms=35_000, at_timeout=AtTimeout.RAISES)
     event = TimeoutShort(RUN, dataclasses.replace(EVERYBODY, name=name), "gloo", 40 * SECOND)

@@ -1,12 +1,12 @@
-"""Stalls that only stacks explain: threads of a rank that wait for each other, or stand in C++ code that waits."""
+"""Stalls that only stacks explain: threads that wait for each other, or wait in C++ code."""
 
 from __future__ import annotations
 
 from otel_torchdist.judge.stall.events import Occasion, StacksWanted
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds.detectors import LOAD_BATCH, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld, group_of
@@ -20,7 +20,7 @@ SAVE = CallSiteName("save", "/home/user/train.py", 20)
 
 
 def saver_world() -> FakeWorld:
-    """Rank 0's saver waits for that of rank 1, whose main thread waits for rank 0's."""
+    """Rank 0's saver thread waits for rank 1's saver, and rank 1's main thread waits for rank 0's main thread."""
     world = FakeWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(SAVERS, 1.0, thread=SAVER, caller="save (train.py)")
@@ -35,7 +35,7 @@ STACKS = {
 
 
 def test_first_verdict_rests_on_stacks() -> None:
-    """The stacks that are asked for at the threshold decide before anything is said; they are asked for once."""
+    """The stacks requested at the threshold decide the first verdict. They are requested once."""
     watching = Watching(saver_world(), stacks=STACKS).until(1.0 + THRESHOLD_S + 3)
     [(at_s, given), *_] = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
@@ -46,7 +46,7 @@ def test_first_verdict_rests_on_stacks() -> None:
 
 
 def test_verdict_stands_while_stacks_are_asked_for_again() -> None:
-    """At twice the threshold, stacks are asked for again; until they come, the earlier ones still count."""
+    """At twice the threshold, stacks are requested again. Until they arrive, the earlier ones count."""
     watching = Watching(saver_world(), stacks=STACKS).until(1.0 + 4 * THRESHOLD_S + 3)
     assert len(watching.verdicts) > 1
     assert {given.occasion for _, given in watching.verdicts[1:]} == {Occasion.GROWN}
@@ -54,7 +54,7 @@ def test_verdict_stands_while_stacks_are_asked_for_again() -> None:
 
 
 def test_ranks_that_never_answer() -> None:
-    """Without stacks nobody is named, within the usual time."""
+    """Without stacks, no rank is named, and the verdict is given in the usual time."""
     watching = Watching(saver_world(), answers_after_s=None).until(1.0 + THRESHOLD_S + 3)
     [(at_s, given)] = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.UNKNOWN, (0, 1))
@@ -62,7 +62,7 @@ def test_ranks_that_never_answer() -> None:
 
 
 def test_prefetch_in_flight() -> None:
-    """A rank that loads a batch with an operation in flight is absent, and stays so."""
+    """A rank that loads a batch with an operation in flight is absent in every verdict."""
     world = FakeWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(DEFAULT, 1.0)

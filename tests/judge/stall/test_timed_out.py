@@ -1,4 +1,4 @@
-"""Jobs that a timeout ends: who had not come is named, before and afterwards, and no rank that followed from it."""
+"""Jobs that a timeout ends: the missing rank is named, while the job runs and afterwards, and no other rank."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from otel_torchdist.judge.stall.reporting.attributes import resolution_of
 from otel_torchdist.judge.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
-from otel_torchdist.judge.verdict.wording.ends import describe_end
+from otel_torchdist.judge.verdict.wording.ends import describe_timeouts
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.model.kinds import Blame, How, TapeState
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import RULES, Watching
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
 
@@ -28,19 +28,19 @@ NEGATIVE = re.compile(r"(?<![\w.])-\d[\d.]* (s|ms|min|h)\b")
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ends whose ranks wait for one that does not come.
+    """The end of a job whose ranks wait for one late rank.
 
     Attributes:
-        size: Its ranks.
-        late: The rank that does not come.
-        timeout_s: After which the backend gives up; the threshold is 10 s.
-        apart_s: How much later than its predecessor each of the others enters.
-        loses: Whether all but the first of them lose the connection to it, instead of giving up themselves.
-        dies_s: How long after its exception the process of a rank ends.
-        launcher_s: How long after that its launcher asks the others to end; None for a launcher that does not.
-        late_status: The wait status of the late rank then.
+        size: Number of ranks.
+        late: The rank that does not enter the operation.
+        timeout_s: Timeout of the backend in seconds; the threshold is 10 s.
+        apart_s: Seconds between the entries of the other ranks.
+        loses: Whether all but the first of them lose the connection to the first, instead of timing out.
+        dies_s: Seconds from a rank's exception to the end of its process.
+        launcher_s: Seconds from that end to the launcher's SIGTERM to the others; None if it sends none.
+        late_status: The wait status with which the late rank then ends.
         exits: Whether ranks exit with an error code, instead of letting the exception end them.
-        is_seen: Whether an agent sees with which status processes end.
+        is_seen: Whether an agent sees the exit statuses.
     """
 
     size: int = 3
@@ -56,7 +56,7 @@ class Ending:
 
 
 def played(ending: Ending) -> tuple[FakeWorld, Watching]:
-    """The job at its end, and what an agent has reported."""
+    """Play a job to its end. Return it with the reports of its agent."""
     group = group_of(*range(ending.size), description="default_pg")
     world = FakeWorld(ending.size)
     for rank in world.ranks:
@@ -102,14 +102,14 @@ def _end(ending: Ending, world: FakeWorld, rank: int, at_s: float, status: int) 
 
 
 def afterwards(world: FakeWorld) -> PostMortem:
-    """What `diagnose` finds out from the tapes."""
+    """Return the verdict of `diagnose` on the tapes."""
     end_s = max(rank.gone_since_s or 0.0 for rank in world.ranks)
     views = [rank.view(end_s + 60.0) for rank in world.ranks]
     return examine(RUN, len(views), views, RULES, START_NS + round((end_s + 60.0) * SECOND))
 
 
 def endings() -> st.SearchStrategy[Ending]:
-    """All kinds of endings of small jobs."""
+    """Generate endings of small jobs."""
     sizes = st.integers(2, 4)
     return sizes.flatmap(
         lambda size: st.builds(
@@ -125,11 +125,13 @@ def endings() -> st.SearchStrategy[Ending]:
             exits=st.booleans(),
             is_seen=st.booleans(),
         )
-    ).filter(lambda ending: ending.is_seen or not ending.exits)  # then it is not known that anything has failed
+    ).filter(
+        lambda ending: ending.is_seen or not ending.exits
+    )  # without a status and an exception, nothing shows a failure
 
 
 def check(ending: Ending, verdict: Verdict | None) -> None:
-    """The late rank is named, and no other."""
+    """Check that only the late rank is named."""
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (ending.late,))
 
@@ -137,7 +139,7 @@ def check(ending: Ending, verdict: Verdict | None) -> None:
 @settings(max_examples=40, deadline=None)
 @given(endings())
 def test_late_rank_stays_the_cause(ending: Ending) -> None:
-    """However long the timeout is, and however the ranks end: live one incident, which is about the late rank."""
+    """For every timeout and ending, a live agent reports one incident, which names the late rank."""
     _, watching = played(ending)
     assert watching.verdicts
     for at_s, event in watching.verdicts:
@@ -146,7 +148,7 @@ def test_late_rank_stays_the_cause(ending: Ending) -> None:
         assert not NEGATIVE.search(sentence(event.verdict, event.verdict.age_ns(START_NS + round(at_s * SECOND)) / 1e9))
     ((_, end),) = watching.ends
     assert end.outcome is Outcome.FAILED
-    shortest_s = ending.timeout_s - ending.apart_s * ending.size  # a report may come when the first has given up
+    shortest_s = ending.timeout_s - ending.apart_s * ending.size  # a report may come once the first rank has given up
     assert shortest_s * SECOND <= end.length_ns <= ending.timeout_s * SECOND
     assert not NEGATIVE.search(resolution_of(end))
 
@@ -154,7 +156,7 @@ def test_late_rank_stays_the_cause(ending: Ending) -> None:
 @settings(max_examples=40, deadline=None)
 @given(endings())
 def test_late_rank_is_found_afterwards(ending: Ending) -> None:
-    """From the tapes alone, whether or not an agent had seen the ends."""
+    """`diagnose` names the late rank from the tapes, whether or not an agent saw the ends."""
     world, _ = played(ending)
     found = afterwards(world)
     check(ending, found.verdict)
@@ -164,7 +166,7 @@ def test_late_rank_is_found_afterwards(ending: Ending) -> None:
 
 
 def test_incident_ends_with_what_happened() -> None:
-    """What gave up, where and when, and what its launcher then did; all in one line."""
+    """The final line states what gave up, on which ranks and when, and the ends that the launcher caused."""
     _, watching = played(Ending())
     ((_, end),) = watching.ends
     assert resolution_of(end) == (
@@ -174,7 +176,7 @@ def test_incident_ends_with_what_happened() -> None:
 
 
 def test_nothing_was_reported_before() -> None:
-    """The timeout is shorter than the threshold: the verdict comes when the backend has given up, and stands."""
+    """If the timeout is shorter than the threshold, the verdict is given when the backend gives up, and stays."""
     _, watching = played(Ending(timeout_s=8.0))
     ((at_s, event),) = watching.verdicts
     assert at_s < ENTERED_S + 9.0
@@ -184,15 +186,15 @@ def test_nothing_was_reported_before() -> None:
 
 
 def test_rank_that_lost_its_connection_is_said_to_have_followed() -> None:
-    """The first that gave up closes its connections, and the next one fails because of that."""
+    """The first rank that gives up closes its connections, which makes the next rank fail."""
     world, _ = played(Ending(loses=True))
-    assert describe_end([rank.view(60.0) for rank in world.ranks]) == (
+    assert describe_timeouts([rank.view(60.0) for rank in world.ranks]) == (
         "gloo gave up in rank 1 after 20 s; rank 0 was then killed by SIGTERM; rank 2 then failed with RuntimeError"
     )
 
 
 def test_death_before_the_timeout_is_the_cause() -> None:
-    """On a node whose launcher does not end the others, a rank was killed long before they gave up: it is dead."""
+    """If a launcher does not end the others, a rank killed long before they gave up is named as dead."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)
@@ -207,7 +209,7 @@ def test_death_before_the_timeout_is_the_cause() -> None:
 
 
 def test_exception_before_the_timeout_is_the_cause() -> None:
-    """A rank that raised and could not end, because a thread of its own goes on: it is the cause, not the timeout."""
+    """A rank that raised, but whose process lives on because of another thread, is the cause, not the timeout."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)
@@ -223,7 +225,7 @@ def test_exception_before_the_timeout_is_the_cause() -> None:
 
 
 def test_program_gave_up_its_own_wait() -> None:
-    """`work.wait(timeout)` raises while the operation goes on: the rank that did not come is named."""
+    """`work.wait(timeout)` raises while the operation continues: the missing rank is named."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)
@@ -236,13 +238,13 @@ def test_program_gave_up_its_own_wait() -> None:
     found = afterwards(world)
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.ranks) == (VerdictKind.ABSENT, (2,))
-    assert describe_end([rank.view(60.0) for rank in world.ranks]) == (
+    assert describe_timeouts([rank.view(60.0) for rank in world.ranks]) == (
         "its program gave up in ranks 0-1 after 4 s; rank 2 was then killed by SIGTERM"
     )
 
 
 def test_program_that_goes_on_after_a_timeout() -> None:
-    """Ranks that catch the exception and train on have not ended: the incident is over, and nobody is dead."""
+    """Ranks that catch the exception and continue have not ended: the incident is over, and no rank is dead."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)
@@ -259,7 +261,7 @@ def test_program_that_goes_on_after_a_timeout() -> None:
 
 @pytest.mark.parametrize("later_s", [1.0, 100.0], ids=["it wraps the exception", "it goes on and fails later"])
 def test_exception_of_another_type(later_s: float) -> None:
-    """A program may raise its own for the timeout; long after one that it has handled, it is another matter."""
+    """A program may raise its own exception for a timeout. Long after a handled timeout, an exception is unrelated."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)
@@ -275,7 +277,7 @@ def test_exception_of_another_type(later_s: float) -> None:
 
 
 def test_wait_that_was_given_up_before() -> None:
-    """A program that polls with short waits, and then fails for a reason of its own: that is the cause."""
+    """A program polls with short waits, and later fails for another reason, which is the cause."""
     group = group_of(0, 1, 2, description="default_pg")
     world = FakeWorld(3)
     world.meet(group, 1.0)

@@ -1,4 +1,4 @@
-"""The stall side of a reader on tapes of real processes."""
+"""The stall watch on tapes of real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from otel_torchdist.judge.stall.events import Event, VerdictGiven
 from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.ranks import rank_process
 from tests.support.repository import REPOSITORY
@@ -41,7 +41,7 @@ class RankProcess:
         assert self.process.stdout.readline() == "ok\n"
 
     def send(self, command: str) -> None:
-        """Make it do something."""
+        """Send a command to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -54,7 +54,7 @@ class RankProcess:
 
 
 class Job:
-    """Three rank processes, and a reader as the real one works: polls, passes batches on, checks."""
+    """Three rank processes, and a reader that polls their tapes, passes batches on, and checks."""
 
     def __init__(self, directory: Path, threshold_s: float) -> None:
         self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
@@ -68,7 +68,7 @@ class Job:
         self.events: list[Event] = []
 
     def until(self, done: Callable[[], object], deadline_s: float = 10.0) -> None:
-        """Read until something has happened."""
+        """Poll until a condition holds."""
         give_up = time.monotonic() + deadline_s
         while True:
             for reader in self.readers:
@@ -100,7 +100,7 @@ class Job:
 
 @pytest.fixture
 def job(memory: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
-    """A job; its threshold in seconds is the fixture's parameter."""
+    """Return a job whose threshold in seconds is the fixture's parameter."""
     started = Job(memory, request.param)
     yield started
     started.close()
@@ -114,7 +114,7 @@ def threshold_s(seconds: float) -> pytest.MarkDecorator:
 @pytest.mark.thorough
 @threshold_s(2.0)
 def test_gil_is_held_in_every_rank(job: Job) -> None:
-    """No heartbeat continues, but no process is suspended either: the rank that is late is named at the threshold."""
+    """The GIL is held in every rank, so no heartbeat continues, but no process is suspended: the late rank is named."""
     for rank in job.ranks[:2]:
         rank.send("enter 1")
     for rank in job.ranks:
@@ -130,7 +130,7 @@ def test_gil_is_held_in_every_rank(job: Job) -> None:
 @pytest.mark.thorough
 @threshold_s(2.0)
 def test_every_rank_is_stopped(job: Job) -> None:
-    """Nothing is reported while no rank can run, though their agent does; once they run again the rest counts."""
+    """Nothing is reported while all ranks are stopped but their agent runs. When they continue, ages continue too."""
     job.stall()
     job.until(lambda: True)
     for rank in job.ranks:

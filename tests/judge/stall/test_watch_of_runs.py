@@ -1,4 +1,4 @@
-"""Stalls of short jobs, of jobs that gave up, and of tapes that come and go."""
+"""Stalls of jobs that gave up, and the last comparisons of short jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from otel_torchdist.judge.stall.reporting.spans import incident_spans
 from otel_torchdist.judge.stall.run_watch import RunWatch
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import GIVEN_UP
+from otel_torchdist.model.reports.finding import Finding
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.judge.verdict.test_first_death import KILL, busy, end_others
 from tests.support.worlds.detectors import EVERYBODY, Accompanied, Watching
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
@@ -24,7 +24,7 @@ from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_o
 
 
 def test_bars_of_a_stall() -> None:
-    """In the trace of a stall, the first bar says `dead`, and those of the ranks that the launcher ended `followed`."""
+    """The bar of the first death says `dead`; the bars of ranks that the launcher ended say `followed`."""
     world, _ = busy(5.9)
     watching = Watching(world).until(6.0)
     world.ranks[2].is_seen_to_die(6.02, KILL)
@@ -42,13 +42,13 @@ ALL = group_of(0, 1, 2)
 
 
 def verdicts_at(world: FakeWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
-    """The verdicts that are given at these polls."""
+    """Return the verdicts given at these polls."""
     events = [event for at_s in looks_s for event in watch.judge(world.snapshot(at_s))]
     return [event.verdict for event in events if isinstance(event, VerdictGiven)]
 
 
 def two_wait_for_one() -> tuple[FakeWorld, RunWatch]:
-    """Ranks 0 and 1 wait for rank 2 since the first second; the threshold is ten seconds."""
+    """Let ranks 0 and 1 wait for rank 2 from second 1 on; the threshold is ten seconds."""
     world = FakeWorld(3)
     world.meet(ALL, 0.1)
     for rank in (0, 1):
@@ -57,7 +57,7 @@ def two_wait_for_one() -> tuple[FakeWorld, RunWatch]:
 
 
 def test_verdict_before_the_threshold() -> None:
-    """Once a backend has given up, its rank's wait is a stall whatever its age, and rank 2 is the late one."""
+    """When a backend gives up, the wait is a stall at any age, and late rank 2 is named."""
     world, watch = two_wait_for_one()
     assert verdicts_at(world, watch, 2.0) == []
     world.ranks[0].failure = GIVEN_UP
@@ -66,7 +66,7 @@ def test_verdict_before_the_threshold() -> None:
 
 
 def test_ranks_that_gave_up_are_not_the_dead() -> None:
-    """Their backends end them before the next poll: the verdict is the same, and not that they have died."""
+    """Backends end the waiting ranks before the next poll: the verdict still names the late rank, and no death."""
     world, watch = two_wait_for_one()
     assert verdicts_at(world, watch, 2.0) == []
     for rank in (0, 1):
@@ -76,7 +76,7 @@ def test_ranks_that_gave_up_are_not_the_dead() -> None:
 
 
 def test_a_death_that_made_them_give_up() -> None:
-    """A rank that died earlier, without reporting, is still the one that died."""
+    """A rank that died before the timeout, without a record, is named as dead."""
     world, watch = two_wait_for_one()
     world.ranks[2].is_seen_to_die(2.5, signal.SIGKILL)
     world.ranks[0].failure = world.ranks[1].failure = GIVEN_UP
@@ -85,7 +85,7 @@ def test_a_death_that_made_them_give_up() -> None:
 
 
 def test_an_announcement_that_came_to_nothing() -> None:
-    """A rank that continues after its backend gave up, and ends cleanly, has not died and waits for no rank."""
+    """A rank that continues after its backend gave up, and ends cleanly, is neither dead nor waiting."""
     world, watch = two_wait_for_one()
     world.ranks[0].failure = GIVEN_UP
     for rank in (0, 1):
@@ -96,7 +96,7 @@ def test_an_announcement_that_came_to_nothing() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Jobs of several nodes that end at once: their calls are compared once, by the agent that sees most of them.
+# Short jobs on several nodes: their calls are compared once, by the agent that sees most ranks.
 
 
 HERE = (2, 3)
@@ -105,7 +105,7 @@ OVER_S = 3.0
 
 
 class ShortJob(Accompanied):
-    """A job of two nodes with one mismatched call on one rank; all ranks have ended by 3 s."""
+    """A job on two nodes with one mismatched call on one rank. All ranks end by second 3."""
 
     def __init__(self, shown: Collection[int]) -> None:
         self.role: Role | None = None
@@ -135,7 +135,7 @@ class ShortJob(Accompanied):
 
 
 def test_other_nodes_that_come_late() -> None:
-    """Half of the ranks are not seen yet when the others have ended: no conclusion from those alone for 2 s."""
+    """If half of the ranks are not seen yet when the others have ended, no finding is reported for 2 s."""
     job = ShortJob(HERE)
     job.check_until_over()
     job.until(OVER_S + 1.5)
@@ -154,7 +154,7 @@ def test_other_nodes_that_never_come() -> None:
 
 
 def test_judge_that_leaves_first() -> None:
-    """The leading agent has compared all ranks, and is gone: the other one does not compare half of them again."""
+    """The judging agent has compared all ranks and is gone: the other agent does not compare half of them again."""
     job = ShortJob(HERE)
     job.role = Follows(None)
     job.check_until_over()
@@ -165,7 +165,7 @@ def test_judge_that_leaves_first() -> None:
 
 
 def test_judge_that_leaves_while_ranks_live() -> None:
-    """An agent that led while the ranks ran has not compared them to the end: the one that follows it does."""
+    """A judging agent that leaves while ranks run has not made the last comparisons: its successor does."""
     job = ShortJob(HERE)
     job.role = Follows(None)
     job.until(OVER_S - 1.0)

@@ -1,4 +1,4 @@
-"""When a rank is signalled: only while an incident waits for its stack, and its Python threads do not run."""
+"""Stack requests by signal: only while an incident waits for the stack, and no Python thread of the rank runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.judge.stall.events import Occasion, StacksOverdue
 from otel_torchdist.judge.verdict.wording.places import describe_place
 from otel_torchdist.judge.world.places import PlaceSource
-from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.model.rank_state.stacks import Stacks
 from tests.support.worlds.detectors import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 from tests.support.worlds.fake_world import FakeWorld
 
@@ -25,10 +25,10 @@ PROMISE_S = 2.0
 
 
 class WatchingWithSignals(Watching):
-    """Ranks that answer a signal by the next poll.
+    """A watched world whose ranks answer a signal by the next poll.
 
     Attributes:
-        held_since_s: Since when no Python thread of the late rank runs; None while they do.
+        held_since_s: Time since which the late rank's GIL is held; None if it is not.
         answers_signals: False for ranks that do not answer.
     """
 
@@ -39,11 +39,11 @@ class WatchingWithSignals(Watching):
 
     @property
     def signals(self) -> list[tuple[float, frozenset[int]]]:
-        """When which tapes were signalled."""
+        """The times of signals, with the tapes."""
         return [(at_s, event.nonces) for at_s, event in self.events if isinstance(event, StacksOverdue)]
 
     def until(self, then_s: float) -> Self:
-        """Poll as often as the detector asks, with a heartbeat that stands still from some moment on."""
+        """Poll as often as the detector wants, with a heartbeat that stops at `held_since_s`."""
         while self.now_s < then_s:
             next_s = self.now_s + self.detector.next_check_s
             if self.held_since_s is not None:
@@ -61,7 +61,7 @@ class WatchingWithSignals(Watching):
 
 
 def test_first_verdict_has_the_stack_in_time() -> None:
-    """With the GIL held all along, the signal comes along with the request, and the verdict has it in time."""
+    """If the GIL is held from the start, the signal is sent with the request, and the first verdict has the stack."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
     watching.until(CROSSED_S + PROMISE_S)
     [(at_s, nonces)] = watching.signals
@@ -78,7 +78,7 @@ def test_first_verdict_has_the_stack_in_time() -> None:
 
 
 def test_gil_that_is_taken_late() -> None:
-    """The first verdict does not wait for a stack it cannot have yet; the next epoch has it, requested anew."""
+    """If the GIL is held only later, the first verdict has no stack. The next epoch, with a new request, has it."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 0.8)
     watching.until(CROSSED_S + PROMISE_S)
     assert watching.signals == []
@@ -92,7 +92,7 @@ def test_gil_that_is_taken_late() -> None:
 
 
 def test_verdict_that_changes_while_it_waits() -> None:
-    """A rank that enters late changes the verdict, and the other rank's second to answer continues."""
+    """A rank that enters late changes the verdict, but not the time that the other rank has to answer."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in (0, 1):
@@ -114,16 +114,16 @@ def test_once_for_each_request(answers: bool) -> None:
     assert len(watching.verdicts) == len(watching.signals) == 4
 
 
-def test_rank_that_runs_is_not_signalled() -> None:
-    """A rank whose heartbeat continues is not signalled, though it does not answer."""
+def test_rank_that_runs_is_not_signaled() -> None:
+    """A rank whose heartbeat continues is not signaled, even if it does not answer."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=None)
     watching.until(100.0)
     assert (len(watching.verdicts), watching.signals) == (4, [])
 
 
 @pytest.mark.parametrize("group_waits", [False, True])
-def test_rank_that_is_not_stalled_is_not_signalled(group_waits: bool) -> None:
-    """The GIL may be held for any time where no rank waits, or others wait for another rank."""
+def test_rank_that_is_not_stalled_is_not_signaled(group_waits: bool) -> None:
+    """The GIL may be held for any time if no rank waits, or if others wait for a different rank."""
     world = FakeWorld(5)
     world.meet(EVERYBODY, 1.0)
     if group_waits:
@@ -135,8 +135,8 @@ def test_rank_that_is_not_stalled_is_not_signalled(group_waits: bool) -> None:
     assert (bool(watching.verdicts), watching.signals) == (group_waits, [])
 
 
-def test_dead_rank_is_not_signalled() -> None:
-    """A rank that is gone is not signalled."""
+def test_dead_rank_is_not_signaled() -> None:
+    """A rank that is gone is not signaled."""
     world = stalled(LATE)[0]
     world.ranks[LATE].die(4.0)
     watching = WatchingWithSignals(world, held_since_s=4.0)
@@ -146,7 +146,7 @@ def test_dead_rank_is_not_signalled() -> None:
 
 
 def test_reader_that_was_stopped_itself() -> None:
-    """After a pause of the whole machine a rank gets a whole second to answer, for it may be about to run."""
+    """After a pause of the whole machine, a rank gets a full second to answer, since it may be about to run."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 1.0)
     watching.until(CROSSED_S - 0.5)
     watching.now_s = continued_s = CROSSED_S + 5.0
@@ -157,7 +157,7 @@ def test_reader_that_was_stopped_itself() -> None:
 
 
 def test_pause_that_does_not_explain_the_silence() -> None:
-    """A rank that was silent for long before and after a pause of the whole machine is signalled at once."""
+    """A rank that was silent for long before and after a pause of the whole machine is signaled at once."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 4.0)
     watching.until(CROSSED_S - 0.5)
     watching.now_s = continued_s = CROSSED_S + 0.2
@@ -169,7 +169,7 @@ def test_pause_that_does_not_explain_the_silence() -> None:
 
 
 def test_several_pauses() -> None:
-    """Each pause is taken off a silence, also where the reader never watches for a whole second without one."""
+    """Each pause is subtracted from the silence, even if the reader never watches for a full second between pauses."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 3.0)
     watching.until(CROSSED_S - 2.0)
     while watching.now_s < CROSSED_S + 0.9:
@@ -179,7 +179,7 @@ def test_several_pauses() -> None:
 
 
 def test_reader_that_starts_late() -> None:
-    """What was before a reader's first look counts as a pause: a rank may have been stopped until then."""
+    """Time before a reader's first poll counts as a pause: a rank may have been stopped until then."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
     watching.now_s = started_s = CROSSED_S + 1.0
     watching.until(CROSSED_S + 5.0)
@@ -187,8 +187,8 @@ def test_reader_that_starts_late() -> None:
     assert started_s + 1.0 <= at_s <= started_s + 1.4
 
 
-def test_rank_that_recovers_is_not_signalled() -> None:
-    """A rank that recovers before the threshold is left alone, although it does not answer at once."""
+def test_rank_that_recovers_is_not_signaled() -> None:
+    """A rank that recovers before the threshold is not signaled, although it does not answer immediately."""
     world, entered = stalled(LATE)
     watching = WatchingWithSignals(world, held_since_s=4.0)
     watching.until(CROSSED_S - 0.3)

@@ -1,6 +1,6 @@
-"""Stacks of a program that compiles: one JSON list per line, of the current activity and its frames, innermost first.
+"""Print stacks of a program that compiles: per line a JSON list of the activity and its frames, innermost first.
 
-They are taken on the thread itself, by a timer's signal.
+The stacks are taken on the thread itself, by a timer's signal.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ lines: list[tuple[str, Any]] = []
 
 
 def take(doing: str, frame: FrameType | None = None) -> None:
-    """Print where this thread is, as deep as a rank would."""
+    """Print the stack of this thread, as many frames as a rank writes."""
     frames = itertools.islice(traceback.walk_stack(frame or sys._getframe(1)), MAX_FRAMES)
     lines.append((doing, [(one.f_code.co_name, one.f_code.co_filename, line) for one, line in frames]))
 
 
 @torch._dynamo.disable
 def read_from_storage(x: torch.Tensor) -> torch.Tensor:
-    """Where a rank may hang permanently, behind a graph break."""
+    """Run outside the graph, where a rank may hang in its own code."""
     take(state)
     return x
 
 
 class Model(torch.nn.Module):
-    """Two graphs and a break between them."""
+    """A model of two graphs with a break in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Model(torch.nn.Module):
 
 @torch.library.custom_op("otel_torchdist_test::read", mutates_args=())
 def read(x: torch.Tensor) -> torch.Tensor:
-    """The same as an operation that can be exported."""
+    """Do the same, as a custom operation that can be exported."""
     take("pipeline")
     return x.clone()
 
@@ -60,7 +60,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 class Stages(torch.nn.Module):
-    """A model that is cut in two."""
+    """A model that is split into two pipeline stages."""
 
     def __init__(self) -> None:
         super().__init__()

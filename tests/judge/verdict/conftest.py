@@ -1,4 +1,4 @@
-"""What several tests of verdicts begin with."""
+"""Fixtures for tests of verdicts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.support.worlds.fake_world import FakeWorld, group_of
 
 @pytest.fixture
 def group() -> GroupView:
-    """All four ranks."""
+    """Return the group of all four ranks."""
     return group_of(0, 1, 2, 3, description="default_pg")
 
 
 @pytest.fixture
 def world(group: GroupView) -> FakeWorld:
-    """Ranks that have met once."""
+    """Return ranks that have completed one operation."""
     world = FakeWorld(4)
     world.meet(group, 0.0)
     return world

@@ -12,7 +12,7 @@ import pytest
 
 from otel_torchdist.judge.verdict.compiling import is_compiling
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld
 
@@ -22,7 +22,7 @@ TRAIN = CallSiteName("train", "/home/user/train.py", 57)
 
 
 def stack(*frames: tuple[str, str], user: CallSiteName = TRAIN) -> ThreadStack:
-    """A main thread in these functions and files of packages, innermost first, called from a line of user code."""
+    """Build the stack of a main thread in these functions of packages, innermost first, called from user code."""
     inner = [CallSiteName(function, f"{PACKAGES}/{file}" if file[0] != "/" else file, 9) for function, file in frames]
     return ThreadStack(100, "MainThread", (*inner, user))
 
@@ -31,7 +31,7 @@ COMPILING = stack(("codegen", "torch/_inductor/graph.py"))
 
 
 def waiting_world(late: int = 2) -> FakeWorld:
-    """All ranks but one are in an all_reduce since second 1."""
+    """Build a world in which all ranks but one are in an all_reduce since second 1."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     wait(world, 1.0, late)
@@ -39,12 +39,12 @@ def waiting_world(late: int = 2) -> FakeWorld:
 
 
 def wait(world: FakeWorld, at_s: float, late: int = 2, line: int = 42) -> dict[int, int]:
-    """All ranks but one wait in the next all_reduce."""
+    """Let all ranks but one wait in the next all_reduce."""
     return {rank.rank: rank.enter(EVERYBODY, at_s, line=line) for rank in world.ranks if rank.rank != late}
 
 
 def let_go(world: FakeWorld, at_s: float, late: int = 2) -> None:
-    """The late rank enters."""
+    """Let the late rank enter."""
     world.ranks[late].enter(EVERYBODY, at_s)
     for rank in world.ranks:
         for number in list(rank.open):
@@ -52,7 +52,7 @@ def let_go(world: FakeWorld, at_s: float, late: int = 2) -> None:
 
 
 def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
-    """While its stack leads through the compiler no verdict is given, until ten minutes have passed."""
+    """While its stack shows the compiler, no verdict is given for ten minutes."""
     watching = Watching(waiting_world(), stack=COMPILING).until(600.0)
     assert watching.verdicts == []
     watching.until(601.0 + THRESHOLD_S + 2)
@@ -60,7 +60,7 @@ def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
 
 
 def test_compiles_again_at_the_same_line() -> None:
-    """The longest took a minute: the next time may take twice that, also after a short one, and then it is reported."""
+    """After a compilation of a minute, the next at that line may take two, even after a short one in between."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Watching(world, stack=COMPILING)
@@ -89,8 +89,8 @@ def test_compiles_again_at_the_same_line() -> None:
         (("__init__", "<string>"), ("codegen", "torch/_inductor/graph.py")),
     ],
 )
-def test_compiler_is_recognised(frames: tuple[tuple[str, str], ...]) -> None:
-    """Functions that only run during a compilation, whatever they call."""
+def test_compiler_is_recognized(frames: tuple[tuple[str, str], ...]) -> None:
+    """Functions that only run during compilation are recognized, whatever they call."""
     assert is_compiling(stack(*frames))
 
 
@@ -108,14 +108,14 @@ def test_compiler_is_recognised(frames: tuple[tuple[str, str], ...]) -> None:
     ],
 )
 def test_compiled_model_in_its_steady_state_is_not_compiling(frames: tuple[tuple[str, str], ...]) -> None:
-    """Functions that every call of a compiled model, or of a pipeline stage, passes through."""
+    """Functions on every call of a compiled model, or of a pipeline stage, are no compilation."""
     assert not is_compiling(stack(*frames))
 
 
 @pytest.mark.process
 @pytest.mark.thorough
 def test_real_stacks() -> None:
-    """torch.compile and torch.distributed.pipelining are recognised during compilation, not when user code hangs."""
+    """torch.compile and torch.distributed.pipelining are recognized during compilation, not when user code hangs."""
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, timeout=300)
     found: Counter[tuple[str, bool]] = Counter()
     hanging: list[ThreadStack] = []

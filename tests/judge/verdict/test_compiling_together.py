@@ -1,17 +1,17 @@
-"""Ranks that compile at the same time, not equally long: those that have just finished, and the next time."""
+"""Ranks that compile together for different durations: ranks that have just finished, and later compilations."""
 
 from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.model.rank_state.stacks import Stacks
 from tests.judge.verdict.test_compiling import COMPILING, let_go, wait
 from tests.support.worlds.detectors import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 
 class Compiling(Watching):
-    """A detector that finds each rank compiling at its times, and loading a batch at others."""
+    """A detector whose ranks compile at given times, and load batches otherwise."""
 
     def __init__(self, world: FakeWorld, times: dict[int, list[tuple[float, float]]]) -> None:
         super().__init__(world)
@@ -27,7 +27,7 @@ class Compiling(Watching):
 
 
 def together(times: dict[int, list[tuple[float, float]]]) -> tuple[FakeWorld, Compiling]:
-    """All ranks compile, 0 and 1 until second 29; these wait from second 30 on. The others' times are given."""
+    """Let all ranks compile, 0 and 1 until second 29; they wait from second 30 on. The others' times are given."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)}).until(30.0)
@@ -37,7 +37,7 @@ def together(times: dict[int, list[tuple[float, float]]]) -> tuple[FakeWorld, Co
 
 
 def test_one_has_just_finished() -> None:
-    """Two are missing; the one that no longer compiles gets the time that its step takes."""
+    """Of two missing ranks, the one that has finished compiling gets the time that its step takes."""
     world, watching = together({2: [(0.1, 75.0)], 3: [(0.1, 59.0)]})
     watching.until(64.0)
     world.ranks[3].enter(EVERYBODY, 64.0)
@@ -48,14 +48,14 @@ def test_one_has_just_finished() -> None:
 
 
 def test_one_hangs_while_another_compiles() -> None:
-    """A rank that does not compile at two polls in a row is reported, though another one still does."""
+    """A rank that does not compile in two consecutive polls is reported, although another still compiles."""
     _, watching = together({2: [(0.1, 500.0)]})
     watching.until(30.0 + 2 * THRESHOLD_S + 4)
     assert [3 in event.verdict.ranks for _, event in watching.verdicts][:1] == [True]
 
 
 def test_one_hangs_after_it_has_compiled() -> None:
-    """A rank that may have finished after the last poll gets as long as the others take afterwards, and no more."""
+    """A rank that may have finished after the last poll gets as long as the others took afterwards, and no longer."""
     _, watching = together({2: [(0.1, 41.0)], 3: [(0.1, 41.0)]})
     watching.until(41.0 + 7.0 + 2 * THRESHOLD_S)
     assert watching.verdicts == []
@@ -64,7 +64,7 @@ def test_one_hangs_after_it_has_compiled() -> None:
 
 
 def test_alone_after_all_together() -> None:
-    """All compiled for 50 s, with little waiting: one alone may take as long as that again, and more."""
+    """After all ranks compiled for 50 s, one rank alone may compile as long again, and longer."""
     world, watching = together({2: [(0.1, 49.0), (60.0, 1_000.0)], 3: [(0.1, 49.0)]})
     watching.until(50.0)
     world.ranks[3].enter(EVERYBODY, 50.0)
@@ -88,7 +88,7 @@ def test_another_rank_at_the_same_line() -> None:
 
 
 def test_suspended_while_it_compiles() -> None:
-    """An hour in which the job was suspended does not count as time that the others have waited."""
+    """An hour of suspension does not count as wait time of the others."""
     _, watching = together({2: [(0.1, 9_000.0)], 3: [(0.1, 9_000.0)]})
     watching.until(60.0)
     watching.now_s += 3_600.0
@@ -97,7 +97,7 @@ def test_suspended_while_it_compiles() -> None:
 
 
 def alone() -> tuple[FakeWorld, Compiling]:
-    """Rank 2 compiles until second 8.5, as the only one; the others wait from second 1 on."""
+    """Let only rank 2 compile, until second 8.5; the others wait from second 1 on."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {2: [(0.1, 8.5)]})
@@ -106,7 +106,7 @@ def alone() -> tuple[FakeWorld, Compiling]:
 
 
 def test_finished_before_the_threshold() -> None:
-    """A rank that compiled for most of the threshold, and is in its step when that is reached, was seen before."""
+    """A rank that compiled for most of the threshold, and finished before it, was seen compiling."""
     world, watching = alone()
     watching.until(14.0)
     let_go(world, 14.0)
@@ -115,7 +115,7 @@ def test_finished_before_the_threshold() -> None:
 
 
 def test_compiled_in_an_earlier_step() -> None:
-    """That is no excuse in a later step, where the last call is one of autograd's thread, as with DDP on a GPU."""
+    """A compilation is no excuse in a later step, even if the last call is from autograd's thread (DDP on a GPU)."""
     world, watching = alone()
     watching.until(9.0)
     let_go(world, 9.0)
@@ -129,7 +129,7 @@ def test_compiled_in_an_earlier_step() -> None:
 
 @pytest.mark.parametrize("end_s", [31.0, 34.9, 37.5])
 def test_finished_soon_after_others_wait(end_s: float) -> None:
-    """A rank that compiled in the first part of the wait, or before: its step takes no longer than the others'."""
+    """A rank that compiled early in the wait, or before, gets as long for its step as the others."""
     world, watching = together({2: [(0.1, end_s)]})
     world.ranks[3].enter(EVERYBODY, 30.0)
     watching.until(end_s + THRESHOLD_S - 0.5)
@@ -139,7 +139,7 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
 
 
 def test_finished_while_another_thread_calls() -> None:
-    """Calls of another thread of that rank, as to write a checkpoint, do not hide that it compiles."""
+    """Calls of another thread of that rank, such as a checkpoint writer, do not hide its compilation."""
     world, watching = alone()
     pair = group_of(2, 3, description="checkpoint")
     for second in range(2, 14):
@@ -150,7 +150,7 @@ def test_finished_while_another_thread_calls() -> None:
 
 
 def slow(end_s: float) -> tuple[FakeWorld, Compiling]:
-    """All ranks but 2 compile until second 6, and have their gradients 30 s later; rank 2 compiles for longer."""
+    """Let ranks 0, 1 and 3 compile until second 6 and take 30 s for gradients; rank 2 compiles for longer."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {rank: [(0.1, end_s if rank == 2 else 6.0)] for rank in range(4)}).until(36.0)
@@ -159,7 +159,7 @@ def slow(end_s: float) -> tuple[FakeWorld, Compiling]:
 
 
 def test_finished_before_others_wait() -> None:
-    """A late step takes as long as the others', longer than the threshold, and began after compilation."""
+    """A step after compilation may exceed the threshold if the others' steps take as long."""
     world, watching = slow(27.0)
     watching.until(27.0 + 30.0)
     let_go(world, 27.0 + 30.0)
@@ -168,7 +168,7 @@ def test_finished_before_others_wait() -> None:
 
 
 def test_long_forward_between_two_compilations() -> None:
-    """Forward and backward are compiled when each begins; the time between takes as long as for the others."""
+    """Forward and backward compile separately; the time in between may be as long as for the others."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {rank: [(30.0, 34.0)] for rank in (0, 1, 3)} | {2: [(0.1, 28.0), (58.5, 65.0)]})
@@ -181,14 +181,14 @@ def test_long_forward_between_two_compilations() -> None:
 
 
 def test_hangs_in_a_long_step_after_it_has_compiled() -> None:
-    """A rank that hangs gets the others' time from the last poll at which it compiled, and little more."""
+    """A rank that hangs after compiling gets the others' time, from the last poll at which it compiled."""
     _, watching = slow(27.0)
     watching.until(27.0 + 36.0 + 3 * THRESHOLD_S)
     assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(2,)]
 
 
 def test_ranks_that_begin_to_wait_one_after_the_other() -> None:
-    """The waits reach the threshold at different moments: that is one poll of the rank they wait for, not many."""
+    """Waits that reach the threshold at different times count as one check of the rank that they wait for."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {3: [(0.1, 11.6)]})

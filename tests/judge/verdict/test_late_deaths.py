@@ -1,4 +1,4 @@
-"""Which rank died first where its death is seen late, or on a clock that is not known well."""
+"""The first death if ends are seen late, or if the offset of a clock is uncertain."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from otel_torchdist.judge.verdict.first_death import first_death
 from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.lives import Death
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.judge.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 from tests.support.worlds.detectors import Watching, stalled
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
@@ -25,7 +25,7 @@ EXITED = 3 << 8
     ("others_s", "killed_s"), [(6.5, 9.0), (6.85, 6.8)], ids=["a driver cleans up", "the agent is late"]
 )
 def test_end_of_the_first_rank_is_seen_late(others_s: float, killed_s: float, status: int) -> None:
-    """Its connections go at once, and peers got an exception; its end is seen later, even after theirs."""
+    """Its connections close immediately and peers raise, but its end is seen after theirs."""
     world, numbers = busy()
     for rank in (0, 1, 3):
         world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
@@ -37,7 +37,7 @@ def test_end_of_the_first_rank_is_seen_late(others_s: float, killed_s: float, st
 
 
 def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
-    """On a loaded machine a killed process ends late; peers that got an exception from that are not to blame."""
+    """On a loaded machine, a killed process ends late: peers that raised because of it are not blamed."""
     world, numbers = busy(5.9)
     watching = Watching(world).until(6.0)
     world.ranks[3].heartbeat_age_s = 1.1  # its threads end at once
@@ -53,7 +53,7 @@ def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
 
 
 def seen_late(alive_until_s: float, status: int = KILL) -> list[RankView]:
-    """A rank is killed, and its agent on a busy node sees that after a launcher has ended the rank of another node."""
+    """Let a rank be killed, and its busy agent see that after a launcher ended the rank of another node."""
     world, numbers = busy(5.9)
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
     world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
@@ -66,21 +66,21 @@ def seen_late(alive_until_s: float, status: int = KILL) -> list[RankView]:
 
 @pytest.mark.parametrize("status", [KILL, ABORT, EXITED])
 def test_launcher_that_is_faster_than_the_agent_that_sees_the_death(status: int) -> None:
-    """The rank that was asked to end is not first if another one, seen to end later, may have been dead then."""
+    """A rank asked to end is not first if another rank may have been dead by then, although its end was seen later."""
     first = first_death(seen_late(6.05, status))
     assert first is not None and first.ranks == (1,)
     assert first.lead_ns is None  # the times do not show it
 
 
 def test_rank_that_was_asked_to_end_while_the_other_lived() -> None:
-    """If the rank that was killed had shown a sign of life after that, the one that was asked is first."""
+    """If the killed rank showed a sign of life after that request, the asked rank is first."""
     first = first_death(seen_late(alive_until_s=6.6)[1:])
     assert first is not None and first.ranks == (3,)
 
 
 @pytest.mark.parametrize("status", [ABORT, EXITED])
 def test_rank_that_crashes_because_another_one_was_asked_to_end(status: int) -> None:
-    """One rank is asked to end; of those that lose their connections to it, one gets an exception, one ends itself."""
+    """One rank is asked to end. Of the ranks that lose their connections to it, one raises and one crashes."""
     world, numbers = busy(5.9)
     world.ranks[3].is_seen_to_die(6.1, TERM)
     world.ranks[1].is_seen_to_die(6.15, status)
@@ -93,7 +93,7 @@ def test_rank_that_crashes_because_another_one_was_asked_to_end(status: int) -> 
 
 @pytest.mark.parametrize(("error_ms", "ranks"), [(1, (3,)), (150, (0, 3))])
 def test_death_on_a_clock_that_is_not_known_well(error_ms: int, ranks: tuple[int, ...]) -> None:
-    """Whether the death on another node was earlier is only known as precisely as its clock."""
+    """Deaths on two nodes are ordered only as precisely as their clocks."""
     world, _ = busy()
     world.ranks[0].is_seen_to_die(6.1, KILL)
     world.ranks[3].is_seen_to_die(6.0, ABORT)
@@ -108,9 +108,9 @@ def test_death_on_a_clock_that_is_not_known_well(error_ms: int, ranks: tuple[int
 
 @pytest.mark.parametrize(("own", "named"), [("ValueError", (2,)), ("RuntimeError", None), ("SystemExit", None)])
 def test_agent_that_comes_after_an_exception(own: str, named: tuple[int, ...] | None) -> None:
-    """All ranks have failed before an agent reads their tapes: the one with an exception of its own was the first.
+    """If all ranks failed before an agent reads their tapes, the rank with the program's exception was first.
 
-    A failed operation of a rank that nobody has seen alive proves nothing, nor does a request to end.
+    Without having been seen alive, a failed operation or a request to end proves nothing.
     """
     world, numbers = busy(5.9)
     if own == "RuntimeError":
@@ -126,7 +126,7 @@ def test_agent_that_comes_after_an_exception(own: str, named: tuple[int, ...] | 
 
 
 def test_agent_that_comes_after_a_kill_that_the_launcher_has_seen() -> None:
-    """It has recorded how the ranks ended, and not in which order: the one that was killed was first, by no lead."""
+    """A launcher recorded the ends, but not their order: the killed rank was first, without a known lead."""
     world, numbers = busy(5.9)
     world.ranks[2].heartbeat_age_s = 1.0
     for rank in (0, 1, 3):
@@ -145,7 +145,7 @@ def test_agent_that_comes_after_a_kill_that_the_launcher_has_seen() -> None:
 
 
 class _Late(Watching):
-    """An agent that comes when the ranks are gone."""
+    """An agent that starts after the ranks are gone."""
 
     def snapshot(self) -> WorldSnapshot:
         """See `Watching`."""
@@ -159,7 +159,7 @@ class _Late(Watching):
     [(None, VerdictKind.DEAD, 11.5), (KILL, VerdictKind.DEAD, 9.1), (0, VerdictKind.ABSENT, 9.1)],
 )
 def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind, due_s: float) -> None:
-    """A launcher may record how a rank ended when the agent is there already: a verdict on it waits for that."""
+    """A launcher may record an end after the agent has started: the verdict waits for that."""
     world, numbers = stalled(late=2, since_s=5.9)
     world.ranks[2].heartbeat_age_s = 0.1
     world.ranks[2].die(6.0)
@@ -181,16 +181,16 @@ def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind, d
 
 @pytest.mark.parametrize(("is_asked", "ranks"), [(False, [(2,)]), (True, [])])
 def test_crash_at_exit(is_asked: bool, ranks: list[tuple[int, ...]]) -> None:
-    """A rank that crashes as its libraries are unloaded is named though its script was done, unless it handles SIGTERM.
+    """A rank that crashes during the unloading of libraries is named, unless it handles SIGTERM.
 
-    It may then have left because it was asked to, as all others.
+    If it handles SIGTERM, it may have been asked to end like all others.
     """
     world, numbers = busy(5.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 5.1)
     watching = Watching(world).until(6.0)
     world.ranks[2].is_seen_to_die(6.1, ABORT, TapeState.FINISHED)
-    world.ranks[2].death = dataclasses.replace(world.ranks[2].death, outlives_request=is_asked)  # type: ignore[type-var]
+    world.ranks[2].death = dataclasses.replace(world.ranks[2].death, survives_sigterm=is_asked)  # type: ignore[type-var]
     for rank in (0, 1, 3):
         world.ranks[rank].is_seen_to_die(6.3, TERM)
     watching.until(9.0)

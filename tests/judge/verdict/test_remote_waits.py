@@ -1,4 +1,4 @@
-"""Verdicts that lead through remote procedure calls: what a missing rank waits for is what the called worker does."""
+"""Verdicts that follow remote procedure calls: a missing rank waits for the called worker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.remote_calls import CallView, WorkerView
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, named, verdicts
 
@@ -23,7 +23,7 @@ SERVING = 7
 
 
 def call_at(at_s: float, caller: int, to: int, is_served: bool, thread: int, holds_thread: bool = True) -> CallView:
-    """One side of a call of `train`."""
+    """Build one side of a call of `train`."""
     peer = f"worker{caller if is_served else to}"
     begun_ns = START_NS + round(at_s * SECOND)
     return CallView(is_served, "train", peer, begun_ns, thread, holds_thread, None, 50 + caller, 4)
@@ -34,7 +34,7 @@ OTHER_FUNCTION = dataclasses.replace(call_at(3, 0, 2, True, SERVING), function="
 
 
 def with_calls(world: WorldSnapshot, calls: Mapping[int, tuple[CallView, ...]]) -> WorldSnapshot:
-    """The ranks as workers that have these calls open."""
+    """Return the ranks as workers with these open calls."""
     views = {
         rank: dataclasses.replace(view, worker=WorkerView(f"worker{rank}", 2, calls.get(rank, ())))
         for rank, view in world.ranks.items()
@@ -43,7 +43,7 @@ def with_calls(world: WorldSnapshot, calls: Mapping[int, tuple[CallView, ...]]) 
 
 
 def after_one_step(count: int = 3) -> FakeWorld:
-    """Ranks whose main threads have come out of one operation together."""
+    """Build ranks whose main threads have completed one operation."""
     world = FakeWorld(count)
     world.meet(ALL, 0.1)
     world.meet(FIRST_TWO, 0.2)
@@ -51,13 +51,13 @@ def after_one_step(count: int = 3) -> FakeWorld:
 
 
 def one_verdict(world: WorldSnapshot, group: GroupView) -> Verdict:
-    """The verdict on the only operation that waits in a group."""
+    """Return the verdict on the only waiting operation of a group."""
     [found] = [one for key, one in verdicts(world).items() if one is not None and key.channel.group == group.key]
     return found
 
 
 def test_callee_waits_for_its_caller() -> None:
-    """Rank 0 waits for a function on worker 1 that is in an operation which rank 0 has yet to enter: a circle."""
+    """Rank 0 waits for a function on worker 1 that is in an operation which rank 0 has not entered: a circle."""
     world = after_one_step()
     world.ranks[1].enter(ALL, 2.0, thread=SERVING)
     world.ranks[2].enter(ALL, 2.0, thread=MAIN)
@@ -82,7 +82,7 @@ def test_cause_behind_a_call() -> None:
 
 
 def test_callee_that_makes_progress() -> None:
-    """A function that has only just entered its operation is passing through: the caller is named, as without it."""
+    """A function that has just entered its operation is no wait yet: the caller is named."""
     world = after_one_step()
     pair = group_of(1, 2, description="pair")
     world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
@@ -105,7 +105,7 @@ def test_callee_that_makes_progress() -> None:
     ],
 )
 def test_rank_that_waits_for_a_call(of_callee: tuple[CallView, ...], stopped: str, said: str) -> None:
-    """A rank that is missing because it waits for a call is named, and so is what becomes of the call."""
+    """A rank that is missing because it waits for a call is named, with the state of the call."""
     world = after_one_step()
     world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
     world.ranks[2].stopped = stopped
@@ -116,7 +116,7 @@ def test_rank_that_waits_for_a_call(of_callee: tuple[CallView, ...], stopped: st
 
 
 def test_worker_that_is_not_seen() -> None:
-    """A worker in no group is in a run of its own."""
+    """A worker in no group is in a separate run, and not seen."""
     world = after_one_step()
     for rank in (1, 2):
         world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
@@ -126,7 +126,7 @@ def test_worker_that_is_not_seen() -> None:
 
 
 def test_rank_that_serves_a_call_itself() -> None:
-    """A driver that has all workers train, itself included: its own function may be late, so there is no circle."""
+    """A driver that also serves the call itself: its own function may be late, so there is no circle."""
     world = after_one_step()
     world.ranks[1].enter(ALL, 2.0, thread=SERVING)
     world.ranks[2].enter(ALL, 2.0, thread=SERVING)
@@ -136,7 +136,7 @@ def test_rank_that_serves_a_call_itself() -> None:
 
 
 def test_call_of_another_thread() -> None:
-    """A thread that never enters these operations proves nothing: the rank's main thread may be late by itself."""
+    """A call of a thread that never enters these operations proves nothing: the main thread may be late."""
     world = after_one_step()
     world.ranks[1].enter(ALL, 2.0, thread=SERVING)
     world.ranks[2].enter(ALL, 2.0, thread=MAIN)
@@ -147,7 +147,7 @@ def test_call_of_another_thread() -> None:
 
 
 def test_calls_of_two_threads() -> None:
-    """Of two calls that hold threads, the later one tells where the rank is: its thread was the last to enter."""
+    """Of two calls that hold threads, the later one counts: its thread was the last to enter."""
     world = after_one_step()
     world.ranks[0].end(world.ranks[0].enter(ALL, 0.3, thread=55), 0.4)
     world.meet(ALL, 0.5)

@@ -1,17 +1,17 @@
-"""What is not a stall: baselines of call sites, what users expect or want ignored, and compilation."""
+"""Waits that are no stalls: usual durations, announced waits, and ignored operations."""
 
 import pytest
 
 from otel_torchdist.config import Config
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
 
 
 def late_world(late: int = 2) -> FakeWorld:
-    """All ranks but one have been in an all_reduce since second 1."""
+    """Build a world in which all ranks but one have been in an all_reduce since second 1."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     for rank in world.ranks:
@@ -22,7 +22,7 @@ def late_world(late: int = 2) -> FakeWorld:
 
 
 def test_late_rank_is_reported_without_rules() -> None:
-    """The world of the tests below is a stall without their rules."""
+    """Without rules, the world of these tests has a stall."""
     watching = Watching(late_world()).until(1 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
@@ -40,7 +40,7 @@ def test_call_site_that_usually_takes_long() -> None:
 
 
 def test_expected_by_the_rank_that_is_late() -> None:
-    """The late rank has announced to take until second 60; from then on the threshold counts."""
+    """The late rank has announced a wait until second 60. From then on the threshold counts."""
     world = late_world()
     world.ranks[2].expects_until_s = 60.0
     watching = Watching(world).until(60.0)
@@ -50,7 +50,7 @@ def test_expected_by_the_rank_that_is_late() -> None:
 
 
 def test_ages_count_from_the_end_of_what_was_expected() -> None:
-    """Whenever the expectation ends, the whole threshold must pass afterwards."""
+    """After an announcement ends, the whole threshold must pass."""
     world = late_world()
     world.ranks[2].expects_until_s = 24.0
     watching = Watching(world).until(24.0 + THRESHOLD_S - 0.5)
@@ -60,7 +60,7 @@ def test_ages_count_from_the_end_of_what_was_expected() -> None:
 
 
 def test_expected_by_all_that_wait() -> None:
-    """Workers that wait for requests expect to; if one of them does not, it is a stall."""
+    """If all waiting ranks announced the wait, it is no stall; if one did not, it is."""
     world = late_world()
     for rank in (0, 1, 3):
         world.ranks[rank].expects_until_s = 1e6
@@ -92,13 +92,13 @@ def test_death_is_never_expected() -> None:
 
 @pytest.mark.parametrize("pattern", ["all_reduce", "all_*", "default_pg", "evaluation", "train.py:*"])
 def test_what_is_to_be_left_alone(pattern: str) -> None:
-    """By the operation's name, its group, its label or its call site."""
+    """Operations are ignored by name, group, label or call site."""
     watching = Watching(late_world(), ignored=["something_else", pattern]).until(100.0)
     assert watching.reported == []
 
 
 def test_function_of_a_package_is_ignored() -> None:
-    """Calls that a package makes are known by its function, from whichever line of the program it was called."""
+    """Calls made by a package are ignored by the package's function, from any line of the program."""
     site = CallSiteName("validate", "/home/user/train.py", 7, "torchmetrics.gather_all_tensors")
     for pattern, is_ignored in (("torchmetrics.*", True), ("torchvision.*", False)):
         world = FakeWorld(2)
@@ -115,6 +115,6 @@ def test_patterns_that_fit_nothing_change_nothing() -> None:
 
 @pytest.mark.parametrize(("actions", "needed_s"), [("log", 10), ("log,dump", 40), ("callback:alarm:ring", 40)])
 def test_what_timeouts_must_exceed(actions: str, needed_s: int) -> None:
-    """The threshold, and the grace where anything but a warning comes after it."""
+    """Timeouts must exceed the threshold, plus the grace period if actions other than a warning are set."""
     config = Config.from_environment({"OTEL_PYTHON_TORCHDIST_ON_STALL": actions})
     assert StallRules.from_config(config).timeouts_exceed_ns == needed_s * SECOND

@@ -1,10 +1,10 @@
-"""Jobs that are suspended and resumed: what does not count, and what is a stall nevertheless."""
+"""Suspended and resumed jobs: time that does not count, and stalls that are still reported."""
 
 from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import FakeWorld
 
@@ -13,14 +13,14 @@ BEGAN_S, SUSPENDED_S, RESUMED_S = 1.1, 3.0, 63.0
 
 
 def waiting_world() -> tuple[FakeWorld, dict[int, int]]:
-    """All ranks but one wait from 1.1 s on."""
+    """Build a world in which all ranks but one wait from 1.1 s on."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     return world, {rank: world.ranks[rank].enter(EVERYBODY, BEGAN_S) for rank in range(4) if rank != LATE}
 
 
 def suspend(watch: Watching, ranks: range | list[int], with_agent: bool) -> None:
-    """None of these ranks runs for a minute."""
+    """Let none of these ranks run for a minute."""
     watch.until(SUSPENDED_S)
     if with_agent:
         watch.now_s = RESUMED_S
@@ -36,7 +36,7 @@ def suspend(watch: Watching, ranks: range | list[int], with_agent: bool) -> None
 
 @pytest.mark.parametrize("with_agent", [True, False], ids=["agent too", "ranks only"])
 def test_healthy_job(with_agent: bool) -> None:
-    """A rank that takes four seconds of its own time is not a stall, however long the job was suspended meanwhile."""
+    """A rank that needs four seconds is no stall, however long the job was suspended in between."""
     world, waiting = waiting_world()
     watch = Watching(world)
     suspend(watch, range(4), with_agent)
@@ -66,7 +66,7 @@ def test_suspended_again_and_again() -> None:
 
 @pytest.mark.parametrize("with_agent", [True, False], ids=["agent too", "ranks only"])
 def test_rank_that_never_comes(with_agent: bool) -> None:
-    """A real stall is reported when the job has run for the threshold, before and after its suspension together."""
+    """A real stall is reported after the threshold, counted without the suspension."""
     world, _ = waiting_world()
     watch = Watching(world)
     suspend(watch, range(4), with_agent)
@@ -89,7 +89,7 @@ def test_many_short_slices() -> None:
 
 
 def test_only_some_are_stopped() -> None:
-    """Where the others keep running and wait, the stopped rank holds them up: its time counts."""
+    """If only some ranks are stopped, they hold the others up, and the time counts."""
     world, _ = waiting_world()
     watch = Watching(world)
     world.ranks[LATE].stopped, world.ranks[LATE].stopped_since_s = "T", SUSPENDED_S
@@ -99,7 +99,7 @@ def test_only_some_are_stopped() -> None:
 
 
 def test_slow_agent() -> None:
-    """An agent without a free core polls seconds apart, and cannot tell that from a suspension: it judges later."""
+    """An agent without a free core polls seconds apart, which looks like a suspension: it reports later."""
     world, _ = waiting_world()
     watch = Watching(world)
     while watch.now_s < 2 * THRESHOLD_S + 6.0:

@@ -1,4 +1,4 @@
-"""Activities are invisible to whatever judges: with them on a tape, the rank's snapshot is the same."""
+"""Activities do not affect judgment: a rank's snapshot is the same with and without them on its tape."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)
 
 
 def enter_activity(rank: FollowedTape, at_ns: int) -> int:
-    """Begin an activity."""
+    """Record the start of an activity."""
     prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, 0, 7)
     return rank.writer.begin_prepared(at_ns, 0, 0, prepared)
 
 
 def write(rank: FollowedTape, with_activities: bool, last_is_open: bool) -> RankView:
-    """Collectives of two groups, the last perhaps open, the sixth lost; if asked with activities around and between."""
+    """Record collectives of two groups, the sixth lost, the last possibly open, with or without activities."""
 
     def activity(ends: bool) -> None:
         if with_activities:
@@ -54,19 +54,19 @@ def write(rank: FollowedTape, with_activities: bool, last_is_open: bool) -> Rank
 
 
 def without_numbers(operation: OperationView | None) -> OperationView | None:
-    """An operation without its number on the tape, which counts all records."""
+    """Return an operation without its record number, which counts activities too."""
     return operation and dataclasses.replace(operation, record=msgspec.structs.replace(operation.record, number=0))
 
 
 def judged(view: RankView) -> list[object]:
-    """What verdicts and findings are made of, without what is a tape's own: its process, clock and record numbers."""
+    """Return the evidence in a view, without the tape's process, clock and record numbers."""
     operations = [without_numbers(operation) for operation in (*view.open, view.last)]
     return [operations, view.progress, view.losses, view.forgotten, view.windows, view.arrivals, view.groups, view.step]
 
 
 @pytest.mark.parametrize("last_is_open", [False, True])
 def test_same_snapshot(tmp_path: Path, last_is_open: bool) -> None:
-    """What is open, waits or was called, positions in groups and what a lost record makes uncertain stay the same."""
+    """Open operations, waits, calls, positions and lost records are the same with activities."""
     plain, busy = FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1)
     without, with_activities = write(plain, False, last_is_open), write(busy, True, last_is_open)
     assert len(busy.reader.open_activities()) == 4

@@ -1,4 +1,4 @@
-"""Which ranks belong to a run: those of one user and, while they do not know their run, of one job directory."""
+"""The assembly of runs: ranks of one user and, without a run id, of one job directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from otel_torchdist.judge.stall.watch import Detector
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.world.assembly import of_newest_launch, worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
+from otel_torchdist.model.ids import run_id_of_claim
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.naming import run_id_of_claim
 from otel_torchdist.model.snapshot import RankView
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FollowedTape
 from tests.support.worlds.fake_world import START_NS, FakeWorld
@@ -22,49 +22,49 @@ STRANGER = 12345
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> tuple[Path, Path]:
-    """Two job directories."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    return here, there
+def directories(tmp_path: Path) -> tuple[Path, Path]:
+    """Create two job directories."""
+    first, second = tmp_path / "here", tmp_path / "there"
+    first.mkdir()
+    second.mkdir()
+    return first, second
 
 
 @pytest.fixture
 def ranks() -> Iterator[list[FollowedTape]]:
-    """Ranks that are closed in the end."""
+    """Provide a list of ranks that are closed after the test."""
     made: list[FollowedTape] = []
     yield made
     for rank in made:
         rank.close()
 
 
-def test_ranks_of_another_job_that_starts(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """Ranks that do not know their run yet belong to the job in their directory, and to no other without such ranks."""
-    known, stray = FollowedTape(places[0], 0), FollowedTape(places[1], 1, run=0)
+def test_ranks_of_another_job_that_starts(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """Ranks without a run id belong to the job in their directory, and to no job in another directory."""
+    known, stray = FollowedTape(directories[0], 0), FollowedTape(directories[1], 1, run=0)
     ranks += known, stray
     found = worlds([known.follower, stray.follower], SECOND)
     assert sorted((world.run, sorted(world.ranks)) for world in found) == [(0, [1]), (RUN_ID, [0])]
 
 
-def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """Ranks of two jobs that do not know their runs yet do not wait for each other."""
-    ranks += FollowedTape(places[0], 0, run=0), FollowedTape(places[1], 1, run=0)
+def test_two_jobs_that_start(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """Ranks of two jobs without run ids do not wait for each other."""
+    ranks += FollowedTape(directories[0], 0, run=0), FollowedTape(directories[1], 1, run=0)
     found = worlds([rank.follower for rank in ranks], SECOND)
     assert sorted(sorted(world.ranks) for world in found) == [[0], [1]]
     assert Detector(StallRules(SECOND), 0).process(found) == []
 
 
-def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """A user's ranks with the same run are of one world, wherever their tapes are."""
-    ranks += FollowedTape(places[0], 0), FollowedTape(places[1], 1)
+def test_one_run_in_two_directories(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """One user's ranks with the same run id form one run, wherever their tapes are."""
+    ranks += FollowedTape(directories[0], 0), FollowedTape(directories[1], 1)
     [world] = worlds([rank.follower for rank in ranks], SECOND)
     assert (world.run, sorted(world.ranks), world.is_foreign) == (RUN_ID, [0, 1], False)
 
 
-def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """A user who writes another user's run id on tapes of their own makes a world of their own."""
-    own, theirs = FollowedTape(places[0], 0), FollowedTape(places[1], 1)
+def test_run_id_of_another_user(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """A user who writes another user's run id on tapes gets a separate run."""
+    own, theirs = FollowedTape(directories[0], 0), FollowedTape(directories[1], 1)
     ranks += own, theirs
     theirs.reader.owner = STRANGER
     found = {world.is_foreign: world for world in worlds([own.follower, theirs.follower], SECOND)}
@@ -75,9 +75,9 @@ def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[FollowedT
 
 
 def test_ranks_of_one_launch() -> None:
-    """A rank that failed before the others had tapes belongs to them, if their processes were there; others do not.
+    """A rank that failed before the others had tapes belongs to their launch if their processes existed then.
 
-    Once all are gone, those that were seen alive together remain.
+    After all are gone, ranks seen alive together remain.
     """
     world = FakeWorld(3)
     began_ns = dict.fromkeys(range(3), START_NS + SECOND // 5)
@@ -95,9 +95,13 @@ def test_ranks_of_one_launch() -> None:
     assert of_newest_launch(unseen, began_ns) == {}
 
 
-def test_two_processes_of_one_rank(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """Of two live processes that claim to be the same rank of a launch, both are known by their ids."""
-    ranks += FollowedTape(places[0], 0, run=0), FollowedTape(places[0], 1, run=0), FollowedTape(places[0], 1, run=0)
+def test_two_processes_of_one_rank(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """If two live processes claim the same rank of a launch, the ids of both are known."""
+    ranks += (
+        FollowedTape(directories[0], 0, run=0),
+        FollowedTape(directories[0], 1, run=0),
+        FollowedTape(directories[0], 1, run=0),
+    )
     own, other = ranks[2].follower.reader, ranks[1].follower.reader
     other.identity = dataclasses.replace(other.identity, pid=own.identity.pid + 1)
     [world] = worlds([rank.follower for rank in ranks], SECOND)
@@ -116,9 +120,9 @@ class Stray(TapeFollower):
         raise TypeError("astray")
 
 
-def test_rank_of_which_no_sense_can_be_made(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
-    """It is ignored from then on, and remembered as bad; the others are seen."""
-    ranks += FollowedTape(places[0], 0), FollowedTape(places[0], 1)
+def test_rank_of_which_no_sense_can_be_made(directories: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """A tape that cannot be interpreted is marked as failed and ignored; the other ranks are seen."""
+    ranks += FollowedTape(directories[0], 0), FollowedTape(directories[0], 1)
     stray = Stray(ranks[1].reader)
     for _ in range(3):
         [world] = worlds([ranks[0].follower, stray], SECOND)

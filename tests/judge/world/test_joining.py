@@ -1,4 +1,4 @@
-"""Runs whose processes meet in a world made by hand are judged together, and only what is known of members is said."""
+"""Runs that share a standalone process group are judged together; nothing is claimed about unknown members."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
-from otel_torchdist.judge.world.assembly import left_alone, worlds
+from otel_torchdist.judge.world.assembly import mark_late_kills, worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.judge.world.joining import joined
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.model.naming import MemberRank, name_ranks
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import MemberRank, name_ranks
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 from tests.support.worlds.fake_world import RUN, START_NS, THRESHOLD_NS, FakeRank, group_of
 from tests.support.worlds.judging import the_verdict
@@ -27,13 +27,13 @@ ALL = group_of(0, 1, description="default_pg")
 
 
 def transfer(here: int, nth: int = 0, world: str = "transfer@29655/2") -> GroupView:
-    """The group of a trainer, rank 0 there, and an engine, rank 1, as one of the two sees it."""
-    name = GroupName("transfer", "", (0, 1), nth, "gloo", True, world=world, here=here)
+    """Build the group of a trainer (its rank 0) and an engine (its rank 1), as seen by one of them."""
+    name = GroupName("transfer", "", (0, 1), nth, "gloo", True, world=world, world_rank=here)
     return GroupView(name.key, name, frozenset((0, 1)))
 
 
 class Process(FakeRank):
-    """A process that is in groups of several worlds."""
+    """A process in groups of several worlds."""
 
     def seen(
         self,
@@ -44,35 +44,35 @@ class Process(FakeRank):
         created_s: float = 0.0,
         now_s: float = NOW_S,
     ) -> RankView:
-        """What its tape shows."""
+        """Return the view of its tape."""
         return dataclasses.replace(
             self.view(now_s),
             nonce=nonce,
             created_ns=START_NS + round(created_s * SECOND),
             groups={group.key: group for group in groups},
-            places={group.key: group.name.here for group in groups if group.name.world},
+            world_ranks={group.key: group.name.world_rank for group in groups if group.name.world},
             world=world,
             world_size=size,
         )
 
 
 def engine_of(engine: Process, nonce: int = 9, created_s: float = 0.0) -> dict[int, RankView]:
-    """The run of an engine that is in no other world."""
+    """Build the run of an engine that is in no other world."""
     return {1: engine.seen(transfer(1), nonce=nonce, world="transfer@29655/2", created_s=created_s)}
 
 
 def snapshot_of(runs: Mapping[int, Mapping[int, RankView]]) -> WorldSnapshot:
-    """The snapshot of the trainers, with whatever is joined to them."""
-    return WorldSnapshot(RUN, START_NS + round(NOW_S * SECOND), left_alone(joined(runs)[TRAINERS]))
+    """Return the snapshot of the trainers, with all joined processes."""
+    return WorldSnapshot(RUN, START_NS + round(NOW_S * SECOND), mark_late_kills(joined(runs)[TRAINERS]))
 
 
 def said(snapshot: WorldSnapshot, verdict: Verdict) -> str:
-    """The verdict as a sentence."""
+    """Return the verdict as a sentence."""
     return describe_verdict(locate(snapshot, verdict), verdict.age_ns(snapshot.taken_ns) / SECOND)
 
 
 def waiting_trainers() -> dict[int, RankView]:
-    """Trainer rank 0 waits in the transfer's broadcast, and rank 1 waits for it in the default group."""
+    """Let trainer rank 0 wait in the transfer group's broadcast, and rank 1 wait for it in the default group."""
     trainers = [Process(0), Process(1)]
     trainers[0].enter(transfer(0), 2, "broadcast")
     trainers[1].enter(ALL, 3)
@@ -83,7 +83,7 @@ def waiting_trainers() -> dict[int, RankView]:
 
 
 def test_engine_that_is_busy() -> None:
-    """A wait through two worlds leads to the engine, and one sentence has both worlds and the line of each wait."""
+    """Waits across two worlds lead to the engine, and one sentence has both groups and the line of each wait."""
     snapshot = snapshot_of({TRAINERS: waiting_trainers(), ENGINE: engine_of(Process(1))})
     verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
@@ -95,7 +95,7 @@ def test_engine_that_is_busy() -> None:
 
 
 def test_trainer_that_is_late() -> None:
-    """A trainer's rank that holds up another one and the engine behind it is the cause, under its own number."""
+    """A late trainer rank, for which another rank and the engine wait, is named by its own number."""
     trainers, engine = [Process(0), Process(1)], Process(1)
     trainers[0].enter(ALL, 2)
     engine.enter(transfer(1), 3, "broadcast")
@@ -112,13 +112,13 @@ def test_trainer_that_is_late() -> None:
 
 
 def test_engine_without_a_tape() -> None:
-    """The transfer's rank 1 is not the trainer's rank 1: where the engine has no tape, nobody is named."""
+    """The transfer group's rank 1 is not the trainer's rank 1: without a tape of the engine, no rank is named."""
     verdict = the_verdict(snapshot_of({TRAINERS: waiting_trainers()}))
     assert (verdict.kind, verdict.ranks, verdict.doubt) == (VerdictKind.UNKNOWN, (), Doubt.SILENT)
 
 
 def test_engine_with_ranks_of_its_own() -> None:
-    """An engine's own default group has the same ranks as the trainer's: its calls are not taken for those."""
+    """An engine's default group has the same rank numbers as the trainer's, but its calls are not confused."""
     engines = [Process(0), Process(1)]
     engines[0].enter(ALL, 1, "all_gather")  # waits for the engine's rank 1, which is in no world with the trainer
     ranks = {0: engines[0].seen(ALL, transfer(1), nonce=8), 1: engines[1].seen(ALL, nonce=9)}
@@ -129,7 +129,7 @@ def test_engine_with_ranks_of_its_own() -> None:
 
 
 def test_run_with_ranks_elsewhere() -> None:
-    """A run of which not all ranks are on this node is judged by itself, without taking members for its ranks."""
+    """A run with ranks on other nodes is judged alone, without confusing members of the shared world with its ranks."""
     ranks = {rank: dataclasses.replace(view, world_size=4) for rank, view in waiting_trainers().items()}
     found = joined({TRAINERS: ranks, ENGINE: engine_of(Process(1))})
     assert [sorted(found[TRAINERS]), sorted(found[ENGINE])] == [[0, 1], [1]]
@@ -138,7 +138,7 @@ def test_run_with_ranks_elsewhere() -> None:
 
 
 def test_engine_that_was_started_again() -> None:
-    """Of two engines in the same place of a world, the one that is gone does not count."""
+    """Of two engines with the same rank in a world, the one that is gone does not count."""
     before, now = Process(1), Process(1)
     before.enter(transfer(1), 1, "broadcast")
     before.die(10, TapeState.RUNNING)
@@ -150,7 +150,7 @@ def test_engine_that_was_started_again() -> None:
 
 
 def test_trainer_that_was_started_again() -> None:
-    """A rank of the run itself stays in it when another process has taken its place in a world made by hand."""
+    """A rank of the run stays in it when another process takes its rank in a standalone process group."""
     trainers = [Process(0), Process(1)]
     trainers[0].die(10, TapeState.RUNNING)
     ranks = {0: trainers[0].seen(ALL, transfer(0), nonce=1), 1: trainers[1].seen(ALL, nonce=2)}
@@ -160,7 +160,7 @@ def test_trainer_that_was_started_again() -> None:
 
 
 def test_engine_of_an_earlier_time() -> None:
-    """An engine that had ended before the trainer began is no part of its world, whatever port both have used."""
+    """An engine that ended before the trainer began is not joined, even if both used the same port."""
     before = Process(1)
     before.die(5)
     late = {
@@ -171,7 +171,7 @@ def test_engine_of_an_earlier_time() -> None:
 
 
 def test_engine_that_is_ended_after_the_trainer() -> None:
-    """Who starts both ends the engine when the trainer is done: that is no death."""
+    """An engine that is killed after the trainer has finished is no death."""
     trainers = {0: Process(0), 1: Process(1)}
     for trainer in trainers.values():
         trainer.die(20, TapeState.FINISHED)
@@ -183,7 +183,7 @@ def test_engine_that_is_ended_after_the_trainer() -> None:
 
 
 def test_engine_that_dies() -> None:
-    """An engine that is killed while the trainer waits for it is dead, and the sentence calls it by its place."""
+    """An engine that is killed while the trainer waits for it is dead, and named by its rank in the shared world."""
     engine = Process(1)
     engine.is_seen_to_die(10, status=9)
     snapshot = snapshot_of({TRAINERS: waiting_trainers(), ENGINE: engine_of(engine)})
@@ -193,7 +193,7 @@ def test_engine_that_dies() -> None:
 
 
 def test_messages_of_another_world() -> None:
-    """A message in a world made by hand connects its processes, not the ranks of the run with these numbers."""
+    """A message in a standalone process group connects its processes, not the ranks of the run with these numbers."""
     trainer = Process(0)
     trainer.enter(transfer(0), 1, "recv", flags=Flag.POINT_TO_POINT, peer=1)
     ranks = {0: trainer.seen(ALL, transfer(0), nonce=1), 1: Process(1).seen(ALL, nonce=2)}
@@ -205,14 +205,14 @@ def test_messages_of_another_world() -> None:
 
 
 def test_run_without_such_a_world() -> None:
-    """A run that has made no world by hand is left as it is."""
+    """A run without a standalone process group stays unchanged."""
     view = Process(0).seen(ALL, nonce=1)
     assert joined({TRAINERS: {0: view}}) == {TRAINERS: {0: view}}
     assert THRESHOLD_NS < NOW_S * SECOND
 
 
 def test_tape_of_another_user(tmp_path: Path) -> None:
-    """A user who writes the world of another one's run on tapes of their own is not judged together with it."""
+    """Tapes of a user that claim a world of another user's run are not joined with that run."""
     followers: list[TapeFollower] = []
     for here, world in ((0, ""), (1, "transfer@29655/2")):
         (tmp_path / str(here)).mkdir()

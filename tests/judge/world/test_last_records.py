@@ -1,4 +1,4 @@
-"""The last records of a rank: those written just before it ends count, and the last to end is the last."""
+"""The last records of a rank: records written just before its end, and the order of ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.judge.verdict.deaths import has_raised, interrupted_operatio
 from otel_torchdist.judge.world.following.channels import LENGTH
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import Flag, How, TapeState
-from otel_torchdist.model.lives import Death
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.node.job.runs.lives import write_death
 from otel_torchdist.node.processes.death_watch import DeathWatch
 from otel_torchdist.node.processes.endings import RecordedDeaths
@@ -20,7 +20,7 @@ from tests.support.tapes.fake_tape import ClockedTape
 
 
 def be_thrown_out(tape: ClockedTape, follower: TapeFollower) -> None:
-    """The tape is polled while its rank is in an operation, which then fails, and the rank ends."""
+    """Poll a tape while its rank is in an operation, which then fails and ends the rank."""
     number = tape.enter()
     follower.observe(tape.reader.poll())
     tape.end(number, How.FAILED, "RuntimeError")
@@ -29,7 +29,7 @@ def be_thrown_out(tape: ClockedTape, follower: TapeFollower) -> None:
 
 
 def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
-    """A failure recorded after the last poll ended an open operation: that is not an exception of the rank's own."""
+    """A failure recorded after the last poll belongs to the open operation: the rank did not raise by itself."""
     tape, watch = ClockedTape(tmp_path), DeathWatch()
     try:
         follower = TapeFollower(tape.reader, watch)
@@ -45,9 +45,9 @@ def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
 
 
 def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
-    """How it died is known at once, but its failure was recorded after the last poll: it shows with its last records.
+    """The death is known immediately, but is shown only with the failure recorded after the last poll.
 
-    An agent that was kept from running between poll and check reported such a rank as the first to die.
+    An agent delayed between poll and check once reported such a rank as the first to die.
     """
     tape, deaths = ClockedTape(tmp_path), RecordedDeaths()
     deaths.follow(tape.reader.identity.nonce, tape.writer.path)
@@ -57,7 +57,7 @@ def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
     first = follower.view(time.monotonic_ns())
     assert first is not None and first.alive and first.death is None
     later = TapeFollower(tape.reader, deaths).view(time.monotonic_ns())
-    assert later is not None and later.is_dead  # it was dead before anything was read
+    assert later is not None and later.is_dead  # it was dead before the last records were read
     follower.observe(tape.reader.poll())
     second = follower.view(time.monotonic_ns())
     assert second is not None and second.is_dead and second.death is not None
@@ -65,7 +65,7 @@ def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
 
 
 def test_operations_that_end_out_of_order(tmp_path: Path) -> None:
-    """The last operation is the last to have ended, wherever its record lies on the tape."""
+    """The last operation is the last one that ended, wherever its record is on the tape."""
     tape = ClockedTape(tmp_path)
     follower = TapeFollower(tape.reader)
     first, second = tape.enter(), tape.enter()
@@ -81,7 +81,7 @@ def test_operations_that_end_out_of_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flags", "arrivals"), [(Flag.ASYNC, 1), (Flag.ASYNC | Flag.ON_DEVICE, 0)])
 def test_arrivals_in_calls_that_a_device_runs(tmp_path: Path, flags: Flag, arrivals: int) -> None:
-    """When a rank has enqueued what a device runs does not tell when the device has arrived there."""
+    """The time at which a rank enqueues an operation is not the arrival of its device."""
     tape = ClockedTape(tmp_path)
     follower = TapeFollower(tape.reader)
     for _ in range(LENGTH + 1):

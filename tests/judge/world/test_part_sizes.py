@@ -1,4 +1,4 @@
-"""Which two ranks of an exchange do not fit together, and which rank is part of all such pairs."""
+"""Mismatched sizes in exchanges: the worst pair, and a rank common to all mismatched pairs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Matrix = list[list[int]]
 
 @st.composite
 def matrices(draw: st.DrawFn) -> Matrix:
-    """What each rank of two to five sends to each."""
+    """Generate the sizes that two to five ranks send to each other."""
     size = draw(st.integers(2, 5))
     row = st.lists(st.integers(0, 9), min_size=size, max_size=size)
     return draw(st.lists(row, min_size=size, max_size=size))
 
 
 def sizes_of(sent: Sequence[Sequence[int]]) -> dict[int, PartSizes]:
-    """What ranks record that expect what they are sent, in bytes of rows of four."""
+    """Return the records of ranks whose sizes fit, in rows of four bytes."""
     size = len(sent)
     return {
         rank: PartSizes(
@@ -40,13 +40,13 @@ def sizes_of(sent: Sequence[Sequence[int]]) -> dict[int, PartSizes]:
 
 @given(matrices())
 def test_what_fits(sent: Matrix) -> None:
-    """Ranks that expect what they are sent fit, whatever they send."""
+    """Ranks that expect the sizes they are sent always fit."""
     assert find_misfit(range(len(sent)), sizes_of(sent)) is None
 
 
 @given(matrices(), st.data())
 def test_one_pair(sent: Matrix, data: st.DataObject) -> None:
-    """A sender that sends one rank something else is named with that rank, and with both sizes."""
+    """If one size differs from the expected one, sender and receiver are named with both sizes."""
     size = len(sent)
     sender, receiver = (data.draw(st.integers(0, size - 1)) for _ in range(2))
     sizes = sizes_of(sent)
@@ -60,7 +60,7 @@ def test_one_pair(sent: Matrix, data: st.DataObject) -> None:
 
 @given(matrices(), st.data())
 def test_stale_counts(sent: Matrix, data: st.DataObject) -> None:
-    """A rank that expects what several others do not send is named alone: all pairs that do not fit have it."""
+    """A rank whose expectations differ from several senders is named alone: it is in all mismatched pairs."""
     size = len(sent)
     stale = data.draw(st.integers(0, size - 1))
     sizes = sizes_of(sent)
@@ -71,7 +71,7 @@ def test_stale_counts(sent: Matrix, data: st.DataObject) -> None:
 
 
 def test_ranks_of_a_group() -> None:
-    """Sizes are in the order of the group; the ranks that are named are global ones, also if a member is unknown."""
+    """Sizes are in group order, but global ranks are named, even if a member is unknown."""
     sizes = sizes_of([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     by_rank = {11: sizes[0], 5: sizes[1]._replace(sent=(4, 20, 24))}
     found = find_misfit((11, 5, 7), by_rank)
@@ -80,7 +80,7 @@ def test_ranks_of_a_group() -> None:
 
 
 def test_two_equal_suspects() -> None:
-    """Two ranks that do not fit each other in both directions are both named."""
+    """Two ranks whose sizes differ in both directions are both named."""
     sizes = sizes_of([[1, 1, 1], [1, 1, 1], [1, 1, 1]])
     sizes |= {0: sizes[0]._replace(sent=(4, 8, 4)), 1: sizes[1]._replace(sent=(8, 4, 4))}
     found = find_misfit(range(3), sizes)
@@ -100,7 +100,7 @@ def test_two_equal_suspects() -> None:
     ],
 )
 def test_as_recorded(splits: Splits | None, flags: Flag, message_bytes: int, found: PartSizes | None) -> None:
-    """An exchange without splits is even; of one whose splits were lost, or are not known on both sides, nothing is."""
+    """An exchange without splits is even. If splits were lost, or are unknown on a side, no sizes are known."""
     rank = FakeRank(0)
     number = rank.enter(
         group_of(0, 1), 1.0, "all_to_all_single", flags=flags, message_bytes=message_bytes, splits=splits
@@ -113,12 +113,12 @@ def test_as_recorded(splits: Splits | None, flags: Flag, message_bytes: int, fou
 
 
 def record_of(rank: FakeRank, number: int) -> Operation:
-    """The record of an open operation."""
+    """Build the record of an open operation."""
     return rank.open[number].record
 
 
 def test_gathered() -> None:
-    """What a rank gathers goes to each member whole; one that expects other sizes than its own is not compared."""
+    """In a gather, each member gets the whole input. Ranks with outputs of other sizes are not compared."""
     rank, group = FakeRank(0), group_of(0, 1, 2)
     signature = SignatureName("all_gather", "", ((6, 4),), ("float32",), "cpu", 1)
     even, uneven = (

@@ -1,4 +1,4 @@
-"""Rank 0 of some launchers has started the other ranks: these are no helpers of its, whose ends mean nothing."""
+"""Ranks started by rank 0, as with some launchers: they are no helper processes, so their ends count."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.judge.world.assembly import settled
+from otel_torchdist.judge.world.assembly import mark_ended_helpers
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.rank_state.lives import RankLife
 from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.node.job.runs.lives import is_helper
 from tests.support.tapes.fake_tape import RUN_ID, FakeTape
@@ -23,7 +23,7 @@ from tests.support.worlds.detectors import stalled
     ids=["the same run", "another run", "a run that is not known yet"],
 )
 def test_process_that_a_rank_has_started(tmp_path: Path, run: int, life: RankLife) -> None:
-    """Killed before the rank that had started it ended: a rank of the same run has died."""
+    """A rank started by another rank of the same run, and killed before that rank ended, has died."""
     world, numbers = stalled(late=1)
     world.ranks[1].is_seen_to_die(6.0, signal.SIGKILL)
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
@@ -34,7 +34,9 @@ def test_process_that_a_rank_has_started(tmp_path: Path, run: int, life: RankLif
         dataclasses.replace(world.ranks[rank].view(7.0), nonce=tape.reader.identity.nonce, run=of)
         for rank, (tape, of) in enumerate([(starter, RUN_ID), (started, run)])
     ]
-    seen = settled([(tape.reader.identity, view) for tape, view in zip([starter, started], views, strict=True)])
+    seen = mark_ended_helpers(
+        [(tape.reader.identity, view) for tape, view in zip([starter, started], views, strict=True)]
+    )
     assert [life_in(view) for view in seen] == [RankLife.FAILED, life]
     tapes = [starter.reader, started.reader]
     assert [is_helper(tape, tapes) for tape in tapes] == [False, life is RankLife.FINISHED]

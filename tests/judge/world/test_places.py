@@ -1,10 +1,10 @@
-"""Which frame of a rank is shown."""
+"""The stack frame shown for a rank."""
 
 import dataclasses
 
 from otel_torchdist.judge.world.places import place_of, stack_text, thread_to_show, user_frame
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 VENV = "/home/ada/.venv/lib/python3.11/site-packages"
@@ -19,18 +19,18 @@ TRAINER = CallSiteName("Trainer.fit", f"{VENV}/lightning/trainer.py", 12)
 
 
 def test_user_frame_is_the_innermost_of_the_users() -> None:
-    """Frames of torch, of the standard library and of packages are skipped as long as there is a user frame."""
+    """The innermost user frame is shown; frames of torch, the standard library and packages are skipped."""
     assert user_frame([SLEEP, REDUCE, WRAPPER, TRAIN, TRAINER, MAIN]) == TRAIN
 
 
 def test_function_of_a_package_that_a_line_has_called() -> None:
-    """The innermost one is what the rank waits in; a package further out only runs the user's code."""
+    """The innermost package function is the one that the rank waits in. Outer packages only run the user's code."""
     found = user_frame([SLEEP, CONNECT, SEND, TRAIN, TRAINER, MAIN])
     assert found == dataclasses.replace(TRAIN, through="requests.connect")
 
 
 def test_thread_that_runs_nothing_of_the_users() -> None:
-    """A pool runs torch's own function: the line of the main thread is shown, which waits for the pool."""
+    """If a pool thread runs only torch's code, the line of the main thread, which waits for the pool, is shown."""
     world = FakeWorld(1)
     world.ranks[0].enter(group_of(0, 1), 1.0, thread=7)
     pool, main = ThreadStack(7, "ThreadPoolExecutor-0_0", (REDUCE, SLEEP)), ThreadStack(8, "MainThread", (SLEEP, MAIN))
@@ -42,7 +42,7 @@ def test_thread_that_runs_nothing_of_the_users() -> None:
 
 
 def test_stack_from_before_the_last_call() -> None:
-    """A rank that was asked while it imported torch has moved on: the line of its call is shown, not that stack."""
+    """If a stack is older than the rank's last call, the line of the call is shown."""
     world = FakeWorld(1)
     group = group_of(0, 1)
     world.ranks[0].end(world.ranks[0].enter(group, 5.0, frames=(MAIN,), thread=8), 5.1)
@@ -60,7 +60,7 @@ def test_stack_from_before_the_last_call() -> None:
 
 
 def test_stack_of_a_thread_while_another_one_calls() -> None:
-    """What another thread has called since does not make a stack old; a thread without a stack may be autograd's."""
+    """A later call of another thread does not make a stack old. A thread without a stack may be autograd's."""
     world = FakeWorld(1)
     world.ranks[0].enter(group_of(0, 1), 6.0, thread=9, frames=(TRAIN,), blocking=False)
     main, saver = ThreadStack(8, "MainThread", (SLEEP, MAIN)), ThreadStack(9, "saver", (SLEEP, TRAIN))
@@ -80,7 +80,7 @@ def test_frame_of_a_package_where_the_user_has_none() -> None:
 
 
 def test_thread_to_show() -> None:
-    """The thread that an operation names, else the main thread, else any."""
+    """The thread of the open operation is shown, else the main thread, else the first."""
     worker, main = ThreadStack(7, "worker", (TRAIN,)), ThreadStack(8, "MainThread", (MAIN,))
     assert thread_to_show([worker, main], 7) is worker
     assert thread_to_show([worker, main], 99) is main
@@ -90,7 +90,7 @@ def test_thread_to_show() -> None:
 
 
 def test_stack_text_is_pythons_own_with_torch_folded() -> None:
-    """Most recent call last, one line per frame, and a run of torch's frames is one line."""
+    """The text has the most recent call last, and consecutive frames of torch as one line."""
     assert stack_text([SLEEP, WRAPPER, REDUCE, TRAIN, MAIN]).splitlines() == [
         '  File "/home/ada/train.py", line 90, in main',
         '  File "/home/ada/train.py", line 57, in load_batch',
@@ -100,7 +100,7 @@ def test_stack_text_is_pythons_own_with_torch_folded() -> None:
 
 
 def test_stack_text_is_bounded() -> None:
-    """The stack of a runaway recursion is cut at its outer end."""
+    """A very deep stack is cut at its outer end."""
     deep = [CallSiteName("recurse", "/home/ada/" + "x" * 200 + ".py", line) for line in range(500)]
     text = stack_text(deep)
     assert len(text) <= 16_384

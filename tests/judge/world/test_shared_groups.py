@@ -1,4 +1,4 @@
-"""Groups that two threads use at the same time; and what is none of that."""
+"""Groups shared by two threads, and cases that are no sharing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.judge.world.occupations import MIN_OCCURRENCES
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_state.occupations import SharedGroup
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
@@ -40,7 +40,7 @@ class Rank:
         self.tape.writer.complete(number, at_ns, end_ns, how)
 
     def shared(self) -> tuple[SharedGroup, ...]:
-        """What is found."""
+        """Return the shared groups."""
         self.follower.observe(self.follower.reader.poll())
         view = self.follower.view(100 * SECOND)
         assert view is not None
@@ -49,14 +49,14 @@ class Rank:
 
 @pytest.fixture
 def rank(memory: Path) -> Iterator[Rank]:
-    """A rank that has called nothing."""
+    """Return a rank without calls."""
     rank = Rank(memory)
     yield rank
     rank.tape.writer.close()
 
 
 def test_at_the_same_time(rank: Rank) -> None:
-    """Two threads are twice in collectives of one group at the same time."""
+    """Two threads overlap twice in collectives of one group: shared."""
     for begin_s in (1.0, 5.0):
         rank.call(7, begin_s, begin_s + 2)
         rank.call(8, begin_s + 1, begin_s + 3)
@@ -65,7 +65,7 @@ def test_at_the_same_time(rank: Rank) -> None:
 
 
 def test_once_is_not_enough(rank: Rank) -> None:
-    """It may be the end of a thread that another one waits for; for a stall, it is kept all the same."""
+    """A single overlap may be a thread that ends while another joins it. It is kept as evidence for a stall."""
     rank.call(7, 1.0, 3.0)
     rank.call(8, 2.0, 4.0)
     [found] = rank.shared()
@@ -82,14 +82,14 @@ def test_backends_of_several_devices(rank: Rank, backend: str) -> None:
 
 
 def test_call_that_raised(rank: Rank) -> None:
-    """A call that the backend has ended with an exception blocked its thread until then."""
+    """A call that raised had blocked its thread until then."""
     rank.call(7, 1.0, 3.0)
     rank.call(8, 2.0, 4.0, how=How.FAILED)
     assert [found.times for found in rank.shared()] == [1]
 
 
 def test_one_after_the_other(rank: Rank) -> None:
-    """Threads that take turns, as those of a pool do, keep the order."""
+    """Threads that take turns, such as those of a pool, keep the order."""
     for nth in range(10):
         rank.call(7 + nth % 2, nth, nth + 0.9)
     assert rank.shared() == ()
@@ -114,7 +114,7 @@ def test_other_groups(rank: Rank, group: GroupName) -> None:
 
 
 def test_groups_of_their_own(rank: Rank) -> None:
-    """A thread that saves in another group disturbs no other."""
+    """A thread that saves in another group shares nothing."""
     own = GroupName("1", "checkpoint", (0, 1), 1, "gloo", True)
     for begin_s in (1.0, 5.0, 9.0):
         rank.call(7, begin_s, begin_s + 2)

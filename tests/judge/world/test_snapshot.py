@@ -18,8 +18,8 @@ from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.requests.stacks import write_stacks
 from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -55,7 +55,7 @@ def channel(group: GroupName = PAIR) -> Channel:
 
 
 def test_view_resolves_names(ranks: list[FollowedTape]) -> None:
-    """A snapshot has the rank, its run, and its open operation with everything spelled out."""
+    """A snapshot has the rank, its run, and its open operation with resolved names."""
     ranks[0].run(1)
     ranks[0].enter(2, at_ns=5 * SECOND)
     view = ranks[0].view()
@@ -74,7 +74,7 @@ def test_view_resolves_names(ranks: list[FollowedTape]) -> None:
 
 
 def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[FollowedTape]) -> None:
-    """It does not count as entered. Capture gives its number to the next operation, also between two polls."""
+    """An operation that raised in the call was not entered. The next operation gets its number, even between polls."""
     ranks[0].run(1)
     ranks[0].run(2, how=How.FAILED, failure="ValueError")
     progress = ranks[0].view().progress[channel()]
@@ -91,7 +91,7 @@ def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[FollowedT
 
 
 def verdict_of(ranks: list[FollowedTape], now_ns: int = 20 * SECOND) -> Verdict:
-    """The verdict on the longest wait."""
+    """Return the verdict on the longest wait."""
     for rank in ranks:
         rank.poll()
     (world,) = worlds([rank.follower for rank in ranks], now_ns)
@@ -107,7 +107,7 @@ def verdict_of(ranks: list[FollowedTape], now_ns: int = 20 * SECOND) -> Verdict:
 def test_evidence_of_what_ends_by_wait(
     ranks: list[FollowedTape], returned: bool, waited: bool, since_ns: int | None
 ) -> None:
-    """In the call, its age counts from its start, after it not at all, in a wait from the wait on."""
+    """An operation with its end in `Work.wait` waits during the call and during the wait, not in between."""
     number = ranks[0].enter(1, name="recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1)
     if returned:
         ranks[0].writer.mark(number, Word.RETURNED, 10, How.CALL)
@@ -119,7 +119,7 @@ def test_evidence_of_what_ends_by_wait(
 
 
 def test_lapped_tape_blames_no_rank(tmp_path: Path) -> None:
-    """A rank writes a ring full between two polls: what it entered meanwhile is unknown, so it is not blamed."""
+    """If a rank overwrites its ring between two polls, its calls are unknown, so it is not blamed."""
     ranks = [FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1)]
     other = GroupName("1", "other", (1,), 0, "gloo", True)
     ranks[0].run(1)
@@ -137,7 +137,7 @@ def test_lapped_tape_blames_no_rank(tmp_path: Path) -> None:
 
 
 def test_loss_behind_the_last_record_counts(ranks: list[FollowedTape]) -> None:
-    """A loss that leaves no gap came after what was read: that may have had successors."""
+    """Lost records without a gap came after the records read, so later calls may be missing."""
     ranks[0].run(1)
     batch = ranks[0].reader.poll()
     ranks[0].follower.observe(dataclasses.replace(batch, lost=1))
@@ -146,7 +146,7 @@ def test_loss_behind_the_last_record_counts(ranks: list[FollowedTape]) -> None:
 
 
 def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
-    """A process that takes over finds the ring lapped, but what it reads after that has no gap: it may judge."""
+    """A process that takes over finds an overwritten ring, but the records it reads have no gap: it may blame."""
     ranks = [FollowedTape(tmp_path, rank) for rank in (0, 1)]
     for sequence in range(1, 200):
         for rank in ranks:
@@ -181,7 +181,7 @@ def test_losses_are_healed_by_the_next_operation(tmp_path: Path) -> None:
 
 
 def test_stacks_come_with_a_later_view(ranks: list[FollowedTape]) -> None:
-    """A request does not wait; the answer is there once the rank has written it, and belongs to that request."""
+    """Requests do not block. The answer appears once the rank has written it, and belongs to its request."""
     assert ranks[0].view().stacks is None
     ranks[0].follower.ask_for_stacks(9 * SECOND)
     asked = ranks[0].view().stacks
@@ -200,7 +200,7 @@ def test_stacks_come_with_a_later_view(ranks: list[FollowedTape]) -> None:
 
 
 def test_runs_are_kept_apart(tmp_path: Path) -> None:
-    """Attempts of a job share the directory: each run is a world of its own, the dead without a run are none."""
+    """Attempts of a job share a directory: each run id forms a run; dead ranks without a run id form none."""
     old, new = FollowedTape(tmp_path, 0, run=1), FollowedTape(tmp_path, 0, run=2)
     unknown = FollowedTape(tmp_path, 1, run=0)
     found = worlds([old.follower, new.follower, unknown.follower], SECOND)
@@ -210,7 +210,7 @@ def test_runs_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path) -> None:
-    """Ranks learn the id of their run one after the other; one that is stopped or killed before is not left out."""
+    """A rank that is stopped or killed before it knows its run id belongs to the live run."""
     known, unknown = FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1, run=0)
     (world,) = worlds([unknown.follower, known.follower], SECOND)
     assert (world.run, sorted(world.ranks)) == (RUN_ID, [0, 1])
@@ -225,7 +225,7 @@ def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path
 
 
 def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
-    """A rank of an earlier attempt that ended before it knew its run is not a death in the next one."""
+    """A rank of an earlier attempt that ended without a run id is no death of the next attempt."""
     subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=REPOSITORY)
     (path,) = tmp_path.glob("*.tape")
     dead, after = TapeFollower(TapeReader(path)), FollowedTape(tmp_path, 0)
@@ -236,7 +236,7 @@ def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
 
 
 def test_view_remembers_what_was_entered_last(ranks: list[FollowedTape]) -> None:
-    """Each channel keeps its last calls, with their signature and root, and no more than that."""
+    """Each channel keeps a fixed number of last calls, with signature and root."""
     for sequence in range(1, 12):
         ranks[0].run(sequence)
     ranks[0].enter(12, name="broadcast", peer=1)
@@ -249,7 +249,7 @@ def test_view_remembers_what_was_entered_last(ranks: list[FollowedTape]) -> None
 
 
 def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
-    """A restarted rank may first read the run id of the attempt before, whose ranks are dead: no death is reported."""
+    """A restarted rank may first read the run id of the previous attempt, whose dead ranks are left out."""
     subprocess.run(
         [sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN_ID}"], check=True, timeout=60, cwd=REPOSITORY
     )
@@ -268,7 +268,7 @@ def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
 
 
 def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
-    """A rank that dies within its first second has no heartbeat later than the others, but it was seen."""
+    """A rank that dies within its first second has an old heartbeat, but was seen alive: it belongs to this attempt."""
     died, after = FollowedTape(tmp_path, 1), FollowedTape(tmp_path, 0)
     after.writer.set_run_id(RUN_ID, RunIdState.PROVISIONAL)
     died.writer.set_run_id(RUN_ID, RunIdState.PROVISIONAL)
@@ -282,14 +282,14 @@ def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
 
 
 def test_damaged_tape_is_left_out(ranks: list[FollowedTape]) -> None:
-    """A tape whose words can no longer be read does not report; the others do."""
+    """A tape with unreadable words is left out; the others are read."""
     ranks[0].writer.view().cast("Q")[LiveWord.STATE] = 1
     (world,) = worlds([rank.follower for rank in ranks], SECOND)
     assert list(world.ranks) == [1]
 
 
 def test_tags_do_not_grow_without_bound(ranks: list[FollowedTape]) -> None:
-    """Channels of old tags are forgotten; then an unknown channel proves nothing."""
+    """Channels of old tags are forgotten. After that, an unknown channel proves nothing."""
     for tag in range(MAX_CHANNELS + 1):
         number = ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
         ranks[0].writer.complete(number, SECOND, 2 * SECOND, How.CALL)

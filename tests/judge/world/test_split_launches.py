@@ -1,4 +1,4 @@
-"""Launches whose ranks meet at different addresses: they are seen as one, and other launches never are."""
+"""Launches whose ranks wait at different addresses: joined, while unrelated launches never are."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Part:
 
     Attributes:
         ranks: The ranks.
-        port: Where they wait.
-        size: Their WORLD_SIZE.
-        at_s: When they came.
-        line: Where they have called it.
-        run: The id of their run.
-        end: How their launch has ended, after ten seconds; None while it is open.
+        port: Port of their store.
+        size: Value of WORLD_SIZE.
+        at_s: When they began to wait.
+        line: Line of their call.
+        run: Their run id.
+        end: End of their launch after ten seconds; None while it is open.
     """
 
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class Part:
     end: How | None = None
 
     def views(self, now_s: float) -> dict[int, RankView]:
-        """The ranks at a moment."""
+        """Return the views of the ranks at a given time."""
         world, group = FakeWorld(self.size), group_of(*range(self.size), description="default_pg")
         name = dataclasses.replace(group.name, address=f"127.0.0.1:{self.port}", backend="")
         group = dataclasses.replace(group, name=name)
@@ -64,7 +64,7 @@ class Part:
 
 
 def seen(now_s: float, parts: Mapping[str, Part]) -> dict[str, list[int]]:
-    """The ranks that each job is judged with."""
+    """Return the ranks with which each job is judged."""
     found = with_other_parts({name: part.views(now_s) for name, part in parts.items()})
     return {name: sorted(ranks) for name, ranks in found.items()}
 
@@ -74,13 +74,13 @@ HERE = Part((0, 1), 29500)
 
 @pytest.mark.parametrize("end", [None, How.FAILED])
 def test_rank_with_another_port(end: How | None) -> None:
-    """A rank that waits at another port is one of the launch that lacks it, and the others of its own; also later."""
+    """A rank at another port is joined with the launch that lacks it, in both directions, and stays joined."""
     parts = {"here": dataclasses.replace(HERE, end=end), "there": Part((2,), 29501, end=end)}
     assert seen(15.0, parts) == {"here": [0, 1, 2], "there": [0, 1, 2]}
 
 
 def test_three_addresses() -> None:
-    """All parts of a launch are seen together, however many there are."""
+    """A launch is joined from three addresses."""
     parts = {"a": Part((0,), 29500), "b": Part((1,), 29501), "c": Part((2,), 29502)}
     assert seen(15.0, parts) == {"a": [0, 1, 2], "b": [0, 1, 2], "c": [0, 1, 2]}
 
@@ -109,24 +109,24 @@ def test_three_addresses() -> None:
     ],
 )
 def test_other_job(other: Part) -> None:
-    """A job that is not certainly the other part of a launch is left alone, and leaves that alone."""
+    """A job that is not certainly part of the launch is not joined."""
     assert seen(15.0, {"here": HERE, "there": other}) == {"here": [0, 1], "there": [*other.ranks]}
 
 
 def test_rank_of_which_there_are_two() -> None:
-    """Where two jobs have the rank that a launch lacks, neither is taken for it."""
+    """If two jobs have the missing rank, neither is joined."""
     parts = {"here": HERE, "there": Part((2,), 29501), "and there": Part((2,), 29502)}
     assert seen(15.0, parts)["here"] == [0, 1]
 
 
 def test_launches_one_after_the_other() -> None:
-    """A launch that failed before another one began is no part of it."""
+    """A launch that failed before another began is not joined with it."""
     parts = {"before": dataclasses.replace(HERE, end=How.FAILED), "now": Part((2,), 29501, at_s=20.0)}
     assert seen(30.0, parts) == {"before": [0, 1], "now": [2]}
 
 
 def other_sizes(parts: Mapping[str, Part]) -> dict[str, dict[int, int]]:
-    """What each job knows of ranks that were given another size."""
+    """Return the other world sizes known to each job."""
     found = with_other_sizes({name: part.views(15.0) for name, part in parts.items()})
     return {
         name: {rank: size for view in ranks.values() for rank, size in view.other_sizes.items()}
@@ -135,19 +135,19 @@ def other_sizes(parts: Mapping[str, Part]) -> dict[str, dict[int, int]]:
 
 
 def test_another_size_at_the_same_address() -> None:
-    """Ranks that meet at one address and were given several sizes know of each other, also when one has its run."""
+    """Ranks with different world sizes at one address know of each other, even if one has a run id."""
     parts = {"here": dataclasses.replace(HERE, run=4711), "there": Part((2,), 29500, size=4)}
     assert other_sizes(parts) == {"here": {2: 4}, "there": {0: 3, 1: 3}}
 
 
 @pytest.mark.parametrize("other", [Part((2,), 29501, size=4), Part((2,), 29500, size=3)], ids=["address", "size"])
 def test_no_other_size(other: Part) -> None:
-    """Ranks at another address, or with the same size, have nothing to do with it."""
+    """Ranks at another address, or with the same size, are no conflict."""
     assert other_sizes({"here": HERE, "there": other}) == {"here": {}, "there": {}}
 
 
 def test_size_of_an_earlier_attempt() -> None:
-    """A job that was started again with another size does not differ from itself."""
+    """A job restarted with another world size is no conflict."""
     before = {rank: dataclasses.replace(view, alive=False) for rank, view in HERE.views(5.0).items()}
     now = {
         rank: dataclasses.replace(view, created_ns=view.heartbeat_ns)

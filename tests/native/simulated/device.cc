@@ -20,7 +20,7 @@ namespace {
 
 enum Answer { REFUSED = 0, WITHOUT_WORK = 1, WITH_WORK = 2 };
 using Issue = int (*)(const char* operation, int is_async, uint64_t id);
-using Wait = void (*)(uint64_t id);
+using Wait = int (*)(uint64_t id);
 
 Issue issue = nullptr;
 Wait wait_for = nullptr;
@@ -33,7 +33,7 @@ class SimulatedWork final : public c10d::Work {
  public:
   SimulatedWork(uint64_t id, c10::intrusive_ptr<c10::ivalue::Future> result) : id_(id), result_(std::move(result)) {}
   bool wait(std::chrono::milliseconds) override {
-    wait_for(id_);
+    TORCH_CHECK(wait_for(id_) != 0, "the simulated wait raises");
     return true;
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_; }
@@ -87,7 +87,7 @@ struct WaitTensor final : c10::OperatorKernel {
       const std::lock_guard<std::mutex> guard(lock);
       id = writers.at(memory_of(stack->back()));
     }
-    wait_for(id);
+    TORCH_CHECK(wait_for(id) != 0, "the simulated wait raises");
   }
 };
 

@@ -58,8 +58,8 @@ class Backend {
 
 // What a kernel does: enters the session, records, and leaves the end to the backend.
 bool record(Backend& backend) {
-  const Recording recording;
-  Session* session = recording.session();
+  const SessionGuard guard;
+  Session* session = guard.session();
   if (session == nullptr) {
     return false;
   }
@@ -119,7 +119,7 @@ void begin_some(uint64_t seed, const std::atomic<uint64_t>& recorded) {
 
 // Returns whether a child finds everything as a process that records nothing yet.
 bool is_as_new(uint64_t forks_before) {
-  if (Recording().session() != nullptr || forks() != forks_before + 1) {
+  if (SessionGuard().session() != nullptr || forks() != forks_before + 1) {
     return false;
   }
   const TapeFile file(CAPACITY);
@@ -128,8 +128,8 @@ bool is_as_new(uint64_t forks_before) {
   bool is_recorded = false;
   std::thread([&] {
     thread_state().session = session;
-    const Recording recording;
-    is_recorded = recording.session() == session && session->tape.begin(5, 0, 0, Tail{}) == 1;
+    const SessionGuard guard;
+    is_recorded = guard.session() == session && session->tape.begin(5, 0, 0, Tail{}) == 1;
   }).join();
   end_and_release(session);
   return is_recorded;

@@ -39,10 +39,10 @@ std::vector<uint64_t> words_of(Random& random) {
 
 void check_length() {
   Key key;
-  for (size_t index = 0; index < Key::MOST; ++index) {
+  for (size_t index = 0; index < Key::MAX_WORDS; ++index) {
     check(key.add(index), "a key has room for so many words", index);
   }
-  check(!key.add(1) && key.size() == Key::MOST, "and not for one more");
+  check(!key.add(1) && key.size() == Key::MAX_WORDS, "and not for one more");
   key.clear();
   check(key.size() == 0 && key.add(1) && key.size() == 1, "a key can be used again");
 }
@@ -108,7 +108,7 @@ constexpr uint64_t ADDRESSES = 4'000;
 
 const void* address_of(uint64_t nth) { return reinterpret_cast<const void*>(nth * 64); }
 
-// Offsets of two of the layouts of call_site.cc, one with each way to the innermost frame.
+// Offsets as CPython has them: of a version whose layout the library knows, and of two that tell theirs.
 struct Layout {
   int minor;
   size_t frame;
@@ -118,9 +118,35 @@ struct Layout {
   size_t instruction;
   size_t owner;
   size_t instructions;
+  uint64_t tag;  // what a reference to code has beside its address
 };
 
-constexpr Layout LAYOUTS[] = {{11, 56, 8, 32, 48, 56, 0, 184}, {13, 72, 0, 0, 8, 56, 70, 200}};
+constexpr Layout LAYOUTS[] = {{11, 56, 8, 32, 48, 56, 0, 184, 0},
+                              {13, 72, 0, 0, 8, 56, 70, 200, 0},
+                              {14, 80, 0, 0, 8, 56, 74, 200, 1}};
+
+// The start of `_PyRuntime`: the table of offsets of Python 3.13 (pycore_runtime.h) or 3.14 (pycore_debug_offsets.h).
+class FakeRuntime {
+ public:
+  explicit FakeRuntime(const Layout& layout) {
+    const bool is_13 = layout.minor == 13;
+    std::memcpy(words_, "xdebugpy", 8);
+    words_[1] = is_13 ? 0x030D05F0 : 0x030E08F0;
+    words_[is_13 ? 23 : 26] = layout.frame;
+    words_[is_13 ? 29 : 32] = layout.previous;
+    words_[is_13 ? 30 : 33] = layout.code;
+    words_[is_13 ? 31 : 34] = layout.instruction;
+    words_[is_13 ? 33 : 36] = layout.owner;
+    words_[is_13 ? 43 : 48] = layout.instructions;
+  }
+  const void* address() const { return words_; }
+  void set_version(uint64_t version) { words_[1] = version; }
+  void set_free_threaded(uint64_t is_free_threaded) { words_[2] = is_free_threaded; }
+  void spoil_cookie() { words_[0] ^= 1; }
+
+ private:
+  uint64_t words_[96] = {};
+};
 
 struct FakeFrame {
   char bytes[96] = {};
@@ -140,7 +166,7 @@ class FakeStack {
   void push(uint64_t code, int64_t instruction, bool is_of_c) {
     FakeFrame& frame = *frames_.emplace_back(std::make_unique<FakeFrame>());
     const void* previous = frames_.size() > 1 ? frames_[frames_.size() - 2].get() : nullptr;
-    store(frame.bytes, layout_.code, code);
+    store(frame.bytes, layout_.code, code | layout_.tag);
     store(frame.bytes, layout_.previous, previous);
     store(frame.bytes, layout_.instruction, code + layout_.instructions + static_cast<uint64_t>(instruction));
     if (layout_.owner != 0) {
@@ -215,7 +241,7 @@ void check_walk(const Layout& layout, CodeKinds& kinds, CodeCache& cache, Random
     const CallSite other = find_call_site(cache, kinds, &is_known);
     if (is_known && is_program(kind_of(found.code)) && moved_index < behind) {
       const bool is_seen = !is_alone && behind - moved_index <= 12;
-      check((other.around != found.around) == is_seen, "callers in reach tell calls apart", depth);
+      check((other.path_hash != found.path_hash) == is_seen, "callers in reach tell calls apart", depth);
     }
     stack.enter();
   }
@@ -252,10 +278,10 @@ void followed(uint64_t seed) {
   FollowedTable table;
   std::atomic<uint64_t> kept{0};
   std::atomic<uint64_t> no_room{0};
-  Followed nothing;
+  FollowedOperation nothing;
   check(!table.put(nullptr, nothing, tape), "no address is not put");
   const auto find = [&](uint64_t nth) {
-    Followed found;
+    FollowedOperation found;
     if (!table.find(address_of(nth), &found, /*remove=*/true)) {
       return;
     }
@@ -266,12 +292,12 @@ void followed(uint64_t seed) {
   };
   in_threads(4, [&](unsigned thread) {
     Random random(seed + thread);
-    Followed found;
+    FollowedOperation found;
     for (uint64_t nth = 0; nth < OPERATIONS; ++nth) {
       const uint64_t place = 1 + random.below(ADDRESSES - 1);
       const uint64_t entered_ns = ADDRESSES * (1 + random.below(1'000)) + place;
       const uint64_t number = tape.begin(entered_ns, 0, 0, Tail{});
-      const Followed followed{number, entered_ns, nullptr, nullptr, static_cast<uint32_t>(3 * entered_ns), 0, 0, 0};
+      const FollowedOperation followed{number, entered_ns, nullptr, nullptr, static_cast<uint32_t>(3 * entered_ns), 0, 0, 0};
       if (!table.put(address_of(place), followed, tape)) {
         ++no_room;
       }
@@ -288,7 +314,8 @@ void followed(uint64_t seed) {
 
 void call_sites(uint64_t seed) {
   for (const Layout& layout : LAYOUTS) {
-    check(use_frames_of(layout.minor), "these frames are known", static_cast<uint64_t>(layout.minor));
+    const FakeRuntime runtime(layout);
+    check(use_frames_of(layout.minor, runtime.address()), "these frames are known", static_cast<uint64_t>(layout.minor));
     state_of_thread = nullptr;
     CodeKinds kinds;
     CodeCache empty;
@@ -311,7 +338,17 @@ void call_sites(uint64_t seed) {
       }
     });
   }
-  check(!use_frames_of(99), "those of a Python to come are not");
+  FakeRuntime other(LAYOUTS[2]);
+  check(!use_frames_of(99, other.address()), "those of a Python to come are not");
+  check(!use_frames_of(14, nullptr), "nor those of a Python that does not tell them");
+  other.set_version(0x030F00F0);
+  check(!use_frames_of(14, other.address()), "nor those of another Python than it says");
+  other.set_version(0x030E08F0);
+  other.set_free_threaded(1);
+  check(!use_frames_of(14, other.address()), "nor those of a Python that runs without the GIL");
+  other.set_free_threaded(0);
+  other.spoil_cookie();
+  check(!use_frames_of(14, other.address()), "nor those of something else than a table of offsets");
 }
 
 }  // namespace stress

@@ -260,7 +260,7 @@ void laps(uint64_t seed) {
 void ends(uint64_t seed) {
   constexpr uint64_t CAPACITY = 128;
   constexpr int PHASES = 150;
-  constexpr size_t MOST_OPEN = 60;  // less than the refuge holds
+  constexpr size_t MAX_OPEN = 60;  // less than the refuge holds
   const TapeFile file(CAPACITY);
   Tape tape(file.file(), CAPACITY);
   Phase phase;
@@ -294,7 +294,7 @@ void ends(uint64_t seed) {
         bool is_full;
         {
           const std::lock_guard<std::mutex> lock(phase.lock);
-          is_full = phase.open.size() >= MOST_OPEN - THREADS;
+          is_full = phase.open.size() >= MAX_OPEN - THREADS;
         }
         if (is_full || random.below(2) == 0) {
           end_one(tape, file, phase, random);

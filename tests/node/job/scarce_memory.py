@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.node.job.directory import base_directory, job_directories, job_directory
-from otel_torchdist.node.job.room import RankCleaning, find_room
+from otel_torchdist.node.job.room import RankCleaning, tape_limits
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 
@@ -31,8 +31,8 @@ def begin_and_end(base: Path, cleaning: RankCleaning, first: int) -> tuple[int, 
     for number in range(TAPES):
         cleaning.before_tape(base)
         directory = job_directory(base, f"job-{first + number // 4:016x}")
-        room = find_room(directory, WANTED, 1)
-        TapeWriter(directory, identify(0, 0, 1, room.records), room.names_bytes).close()
+        limits = tape_limits(directory, WANTED, 1)
+        TapeWriter(directory, identify(0, 0, 1, limits.records), limits.names_bytes).close()
         gc.collect()  # a mapping has a descriptor of its own
         created += 1
         least = min(least, free(base))

@@ -15,7 +15,7 @@ from pathlib import Path
 from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.node.job.directory import base_directory, job_directories, job_directory
-from otel_torchdist.node.job.room import Cleaning, RankCleaning, find_room
+from otel_torchdist.node.job.room import Cleaning, RankCleaning, tape_limits
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 
@@ -38,8 +38,8 @@ def run_job(base: Path, number: int) -> tuple[list[TapeWriter], list[int]]:
     for rank in range(RANKS):
         RankCleaning(8, 1 << 28, has_agent=True).before_tape(base)
         directory = job_directory(base, f"job-{number:016x}")
-        room = find_room(directory, WANTED, RANKS)
-        writer = TapeWriter(directory, identify(rank, rank, RANKS, room.records), room.names_bytes)
+        limits = tape_limits(directory, WANTED, RANKS)
+        writer = TapeWriter(directory, identify(rank, rank, RANKS, limits.records), limits.names_bytes)
         while writer.names.intern(f"{next(numbers)} " + "x" * 400):
             pass
         writers.append(writer)

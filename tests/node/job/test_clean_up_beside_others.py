@@ -14,7 +14,7 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.node.job.directory import job_directory
 from otel_torchdist.node.job.leftovers import clean_up
-from otel_torchdist.system.files.locks import alone_in, using
+from otel_torchdist.system.files.locks import exclusive_lock, shared_lock
 from tests.support.tapes.directories import key, leave_job, names_in
 from tests.support.tapes.tapes import begin, new_writer, open_descriptors, settled_descriptors, start
 from tests.support.waiting import until
@@ -70,13 +70,13 @@ def test_clean_ups_beside_each_other(memory: Path) -> None:
 def test_creator_waits_for_a_clean_up(memory: Path) -> None:
     """A creator waits for a clean-up, but not forever: then there is no tape, and an error states why."""
     directory = job_directory(memory, key(1))
-    with alone_in(directory) as alone:
+    with exclusive_lock(directory) as alone:
         assert alone
         before = settled_descriptors()
-        with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory, deadline_s=0.1):
+        with pytest.raises(TapeError, match="a clean-up has kept it locked"), shared_lock(directory, deadline_s=0.1):
             pytest.fail("it is locked")
         assert open_descriptors() == before
-    with using(directory), using(directory), alone_in(directory) as alone:
+    with shared_lock(directory), shared_lock(directory), exclusive_lock(directory) as alone:
         assert not alone, "creators share the lock"
 
 
@@ -84,7 +84,7 @@ def test_lock_ends_with_its_owner(memory: Path) -> None:
     """A child that is forked while the lock is held does not hold it any longer than its parent."""
     directory = job_directory(memory, key(1))
     file = os.open(directory, os.O_RDONLY)
-    with using(directory):
+    with shared_lock(directory):
         copies = [os.dup(int(name.split(":")[0])) for name in open_descriptors() if name.endswith(str(directory))]
         assert len(copies) == 2
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,10 +115,10 @@ def test_directory_goes_before_it_is_locked(memory: Path, monkeypatch: pytest.Mo
 
     flock = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", remove_first)
-    with using(directory):
+    with shared_lock(directory):
         assert removed == [directory]
         assert directory.is_dir()
-        with alone_in(directory) as alone:
+        with exclusive_lock(directory) as alone:
             assert not alone
 
 

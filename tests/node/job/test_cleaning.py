@@ -42,9 +42,9 @@ def test_rank_with_an_agent(memory: Path) -> None:
     for _ in range(2 * TAPES_BETWEEN):
         cleaning.before_tape(memory)
     assert len(names_in(memory)) == 20
-    cleaning.has_no_agent(memory)
+    cleaning.take_over(memory)
     assert names_in(memory) == {key(18), key(19)}
-    cleaning.has_no_agent(memory)
+    cleaning.take_over(memory)
     leave_job(memory, 20, age_s=10)
     for _ in range(TAPES_BETWEEN):
         cleaning.before_tape(memory)

@@ -20,6 +20,7 @@ from otel_torchdist.node.job.description import (
     describe_job,
     description_path,
     git_commit,
+    job_title,
     without_secrets,
     write_description,
 )
@@ -240,3 +241,36 @@ def test_commit_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delattr(main, "__file__")
     assert own_job(describes_launch=True).git_commit == commits["elsewhere"] != commits["program"]
     assert own_job(describes_launch=False).git_commit == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "title"),
+    [
+        (JobDescription(), ""),
+        (JobDescription(slurm_job_id="1"), "Slurm job 1"),
+        (JobDescription(slurm_job_id="1", slurm_restart_count="0"), "Slurm job 1"),
+        (JobDescription(slurm_job_id="1", slurm_restart_count="10"), "Slurm job 1, restart 10"),
+        (JobDescription(ray_job_id="01000000", ray_train_run="pretrain"), "Ray job 01000000, training pretrain"),
+        (JobDescription(ray_job_id="01000000", ray_submission_id="nightly-3"), "Ray job nightly-3"),
+        (JobDescription(kubernetes_pod="train-0-x7", kubernetes_namespace="ml"), "pod train-0-x7 in ml"),
+        (
+            JobDescription(
+                ray_job_id="02000000", kubernetes_pod="w-1", kubernetes_job="llm", kubernetes_namespace="ml"
+            ),
+            "Ray job 02000000; Kubernetes job llm, pod w-1 in ml",
+        ),
+        (
+            JobDescription(
+                slurm_job_id="4",
+                slurm_job_name="sweep",
+                slurm_array_job_id="2",
+                slurm_array_task_id="3",
+                slurm_restart_count="1",
+            ),
+            "Slurm job 4 (sweep), task 3 of array 2, restart 1",
+        ),
+    ],
+)
+def test_title(job: JobDescription, title: str) -> None:
+    """A job is called as the commands of Slurm, Ray and Kubernetes call it."""
+    assert job_title(job) == title

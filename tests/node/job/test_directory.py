@@ -19,6 +19,7 @@ from tests.support.tapes.tapes import new_writer, open_descriptors, settled_desc
 NOBODY = 65534
 NONE_RUN = {"TORCHELASTIC_RUN_ID": "none"}
 ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+MPIRUN = {"PMIX_NAMESPACE": "1421410305", "OMPI_COMM_WORLD_SIZE": "2"}
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 
 
@@ -203,6 +204,7 @@ LOGS = "/tmp/torchelastic_ab12/none_xy34"
         ({**NONE_RUN, **ADDRESS, "RANK": "0"}, {**NONE_RUN, **ADDRESS, "RANK": "1"}),
         ({**SLURM, "SLURM_PROCID": "0"}, {**SLURM, "SLURM_PROCID": "1"}),
         ({**ADDRESS, "RANK": "0"}, {**ADDRESS, "RANK": "1"}),
+        ({**MPIRUN, "OMPI_COMM_WORLD_RANK": "0"}, {**MPIRUN, "OMPI_COMM_WORLD_RANK": "1"}),
         ({"RANK": "0"}, {"RANK": "1", "MASTER_ADDR": "127.0.0.1"}),
         ({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, {}),
     ],
@@ -215,6 +217,7 @@ LOGS = "/tmp/torchelastic_ab12/none_xy34"
         "torchrun with neither",
         "tasks of a Slurm step",
         "an address",
+        "mpirun",
         "children of one parent",
         "children of one parent in a user's shell under Slurm",
     ],
@@ -237,6 +240,8 @@ def test_ranks_of_one_job_share_a_key(one: dict[str, str], other: dict[str, str]
         (SLURM, {**SLURM, "SLURM_JOB_ID": "78"}),
         ({**SLURM, **ADDRESS}, {**SLURM, **ADDRESS, "MASTER_PORT": "29501"}),
         (ADDRESS, {**ADDRESS, "MASTER_PORT": "29501"}),
+        (MPIRUN, {**MPIRUN, "PMIX_NAMESPACE": "1421410306"}),
+        ({**MPIRUN, **ADDRESS}, {**MPIRUN, **ADDRESS, "MASTER_PORT": "29501"}),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "b"}, {"MASTER_ADDR": "ab", "MASTER_PORT": ""}),
     ],
 )
@@ -250,6 +255,13 @@ def test_another_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = job_key({})
     monkeypatch.setattr(os, "getppid", os.getpid)
     assert job_key({}) != ours
+
+
+def test_mpirun_behind_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one mpirun share a directory though a script starts each, which gives each its own parent."""
+    ours = job_key(MPIRUN)
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    assert job_key(MPIRUN) == ours
 
 
 def test_odd_environment() -> None:

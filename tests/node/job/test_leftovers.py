@@ -18,7 +18,7 @@ from otel_torchdist.node.job.requests.commands import abort_path, rescue_path
 from otel_torchdist.node.job.requests.profile_file import profile_path
 from otel_torchdist.node.job.requests.stacks import offer_path, stacks_path
 from otel_torchdist.node.job.runs.lives import death_path
-from otel_torchdist.system.files.locks import using
+from otel_torchdist.system.files.locks import shared_lock
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.directories import key, leave_job, leave_tape, names_in
 from tests.support.tapes.tapes import WriterProcess
@@ -177,7 +177,7 @@ def test_creator_at_work(memory: Path) -> None:
     directory = leave_job(memory, 1, age_s=10)
     hidden = directory / ".00000000000000aa.new"
     hidden.touch()
-    with using(directory):
+    with shared_lock(directory):
         clean_up(memory, 0, 0)
         assert len(names_in(directory)) == 4
     clean_up(memory, 0, 0)

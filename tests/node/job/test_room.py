@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.model.names import MAX_BYTES
-from otel_torchdist.node.job.room import find_room, ranks_of_node
+from otel_torchdist.node.job.room import ranks_of_node, tape_limits
 from tests.support.small_file_system import report_of
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ def test_warning(report: dict[str, Any]) -> None:
 
 def test_where_there_is_room(memory: Path) -> None:
     """In a file system of the usual size every rank gets what is wanted."""
-    found = find_room(memory / "job-0000000000000001", 16_384, 8)
+    found = tape_limits(memory / "job-0000000000000001", 16_384, 8)
     assert (found.records, found.names_bytes) == (16_384, MAX_BYTES)
 
 

@@ -19,7 +19,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config
 from otel_torchdist.node.job.directory import MEMORY, USUAL_BASES
-from otel_torchdist.system.files.locks import alone_in
+from otel_torchdist.system.files.locks import exclusive_lock
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.support.receivers.memory_sink import MemorySink
 
@@ -101,7 +101,7 @@ def test_name_that_another_user_has_taken(ranks: list[subprocess.Popen[str]], hi
     Somebody who holds the lock by which they take turns does not change that.
     """
     take_name()
-    with alone_in(MEMORY) if hindered else contextlib.nullcontext():
+    with exclusive_lock(MEMORY) if hindered else contextlib.nullcontext():
         [base] = bases_of(ranks)
     facts = base.lstat()
     assert USUAL_BASES.fullmatch(base.name) and base.name.startswith(f"{USUAL.name}-")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
 from otel_torchdist.node.machine.gpus import GpuProcess
 from otel_torchdist.node.machine.nvml import Gpu, GpuReading, Xid
 from otel_torchdist.node.machine.reader import MachineReader

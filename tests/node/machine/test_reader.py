@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
 from otel_torchdist.node.machine.reader import (
     KEPT_NS,
     MAX_PORTS,

@@ -28,7 +28,7 @@ def main() -> None:
                 writer.finish(TapeState.FINISHED)
                 sys.exit(int(code))
             case ["give-up"]:
-                writer.foretell(writer.names.intern(GIVEN_UP))
+                writer.announce_failure(writer.names.intern(GIVEN_UP))
                 os._exit(1)
             case ["join", group]:
                 os.setpgid(0, int(group))

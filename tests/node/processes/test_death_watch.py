@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.model.lives import BY_CGROUP, Death
+from otel_torchdist.model.rank_state.lives import BY_CGROUP, Death
 from otel_torchdist.node.job.runs.lives import death_path, read_death
 from otel_torchdist.node.processes.death_watch import DeathWatch
-from otel_torchdist.node.processes.state import name_of, outlives_request
+from otel_torchdist.node.processes.state import name_of, survives_sigterm
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.waiting import until
 
@@ -232,11 +232,11 @@ def test_whether_sigterm_would_have_ended_it(ranks: DyingRanks, command: str) ->
         assert process.stdin is not None
         process.stdin.write(f"{command}\n")
         process.stdin.flush()
-        until(lambda: outlives_request(process.pid))
+        until(lambda: survives_sigterm(process.pid))
     process.kill()
     (death,) = seen_by(watcher)
     assert death.signal_name == "SIGKILL"
-    assert death.outlives_request is bool(command)
+    assert death.survives_sigterm is bool(command)
     assert death.launcher == name_of(os.getpid()) != ""
     assert read_death(ranks.tapes[0]) == death
 

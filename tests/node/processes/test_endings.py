@@ -17,12 +17,12 @@ import pytest
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.judge.stall.events import VerdictGiven
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.judge.verdict.wording.ends import describe_way
+from otel_torchdist.judge.verdict.wording.ends import describe_death
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.following.follower import CLOSING_NS, TapeFollower
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.node.job.runs.lives import MAX_ERROR, death_path, read_death, write_death
 from otel_torchdist.node.processes.death_watch import DeathWatch
 from otel_torchdist.node.processes.endings import RecordedDeaths, SilentEnds, error_file_of, error_in
@@ -74,7 +74,9 @@ def test_rank_that_has_left_its_error(ranks: DyingRanks, tmp_path: Path, code: i
     assert death is not None
     assert (death.exit_code, death.error) == (code, "ValueError: loss is nan" if code else "")
     assert read_death(ranks.tapes[0]) == death
-    assert describe_way(death) == ("ended with exit code 3 (ValueError: loss is nan)" if code else "exited with code 0")
+    assert describe_death(death) == (
+        "ended with exit code 3 (ValueError: loss is nan)" if code else "exited with code 0"
+    )
     assert SECRET not in death_path(ranks.tapes[0]).read_text()
 
 
@@ -194,10 +196,10 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
         write_death(tape.writer.path, Death(1, status=status))
         assert deaths.death_of(nonce) == Death(1, status=status)
     assert not deaths.awaits_end(nonce)
-    assert SilentEnds(deaths).has_left(tape.reader)
+    assert SilentEnds(deaths).exited_silently(tape.reader)
     tape.enter()
     tape.reader.poll()
-    assert not SilentEnds(deaths).has_left(tape.reader)
+    assert not SilentEnds(deaths).exited_silently(tape.reader)
     tape.writer.close()
 
 

@@ -20,7 +20,7 @@ from otel_torchdist.judge.stall.watch import StallWatch
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.places import PlaceSource
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.requests.stacks import offer_path, parse_stack
 from otel_torchdist.node.processes import pidfd
 from otel_torchdist.node.processes.stack_signal import ask_by_signal

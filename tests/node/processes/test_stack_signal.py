@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.judge.world.following.follower import TapeFollower
-from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.node.job.leftovers import find_leftovers
 from otel_torchdist.node.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.layout import LiveWord

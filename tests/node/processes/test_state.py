@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.node.processes.children import (
-    BETWEEN_NS,
+    MIN_INTERVAL_NS,
     QUIET_NS,
     CpuTime,
     children_of,
-    share_between,
+    cores_between,
     ticks_of_tree,
 )
 from otel_torchdist.node.processes.state import SILENT_NS, ProcessState
@@ -114,11 +114,11 @@ def test_children_are_found_while_threads_end() -> None:
 
 def test_children_that_work() -> None:
     """A process that only waits for a child works as long as that does; without one it does not."""
-    assert share_between(*_twice(0.3), 0.3) < 0.5
+    assert cores_between(*_twice(0.3), 0.3) < 0.5
     with subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        until(lambda: share_between(*_twice(0.3), 0.3) > 0.1)
+        until(lambda: cores_between(*_twice(0.3), 0.3) > 0.1)
         child.kill()
 
 
@@ -136,11 +136,11 @@ def test_only_what_calls_nothing_is_measured() -> None:
     end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
-    busy = cpu.check(now_ns + BETWEEN_NS, now_ns - QUIET_NS)
+    busy = cpu.check(now_ns + MIN_INTERVAL_NS, now_ns - QUIET_NS)
     assert busy is not None
     assert 0.05 < busy < 0.5
-    assert cpu.check(now_ns + BETWEEN_NS + 1, now_ns - QUIET_NS) == busy
-    assert cpu.check(now_ns + BETWEEN_NS, now_ns + BETWEEN_NS) is None
+    assert cpu.check(now_ns + MIN_INTERVAL_NS + 1, now_ns - QUIET_NS) == busy
+    assert cpu.check(now_ns + MIN_INTERVAL_NS, now_ns + MIN_INTERVAL_NS) is None
 
 
 def test_out_of_reach() -> None:

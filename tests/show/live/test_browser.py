@@ -88,8 +88,11 @@ def test_a_stall(browser: Browser, site: Served) -> None:
         assert page.locator(".banner .sentence").first.is_hidden()  # that of a lost connection
         sentence = page.locator(".banner.bad .sentence").inner_text()
         assert sentence.startswith(
-            "rank 2 has not entered all_reduce (sequence 21, default_pg) for 17.0 s; it is in load at"
+            "Rank 2 has not entered all_reduce (sequence 21, default_pg) for 17.0 s; it is in load at"
         )
+        next_step = page.locator(".banner.bad .next")
+        assert next_step.inner_text().startswith("Next: find out why rank 2 did not go on from load at data.py:7")
+        assert next_step.locator("code").all_inner_texts() == ["otel-torchdist profile --rank 2"]
         assert page.locator(".banner pre").inner_text().splitlines() == [
             '  File "/home/ada/train.py", line 42, in train',
             '  File "/home/ada/data.py", line 7, in load',
@@ -98,14 +101,14 @@ def test_a_stall(browser: Browser, site: Served) -> None:
         assert (what_it_means.inner_text(), what_it_means.get_attribute("href")) == ("absent", "docs/verdicts/absent")
         assert link.get_attribute("href") == f"http://jaeger.example/trace/{link.inner_text()}"
         [first, second, *_] = cells(page, "each")
-        assert first[:7] == ["2", "absent", "not in all_reduce #21", "default_pg", "17.0 s", "data.py:7 load", "20"]
-        assert second[:6] == ["0", "stalled", "all_reduce #21", "default_pg", "17.0 s", "train.py:42 train"]
+        assert first[:7] == ["2", "absent", "17.0 s", "not in all_reduce #21", "default_pg", "data.py:7 load", "20"]
+        assert second[:6] == ["0", "stalled", "17.0 s", "all_reduce #21", "default_pg", "train.py:42 train"]
         assert cells(page, "groups") == [["default_pg", "0-3", "4", "gloo", "20", "21", "20", "rank 2, 1 call"]]
         bars = [(bar["lane"], bar["end"]) for bar in drawn(page)["bars"]]
         assert [lane for lane, end in bars if end is None] == [0, 1, 3]
         site.snapshot = snapshot_of(later(seen, 65))
         until(lambda: page.evaluate("document.querySelector('#verdict').textContent.startsWith('Stalled for 82.0 s')"))
-        assert cells(page, "each")[0][4] == "82.0 s"
+        assert cells(page, "each")[0][2] == "82.0 s"
         assert noted.errors == []
         assert {request.removeprefix(site.address) for request in noted.requests} == {"live.json?"}
 
@@ -130,6 +133,39 @@ def test_no_stall_and_the_end(browser: Browser, site: Served) -> None:
         assert "2 have finished" in page.locator(".banner.calm .sentence").all_inner_texts()[-1]
 
 
+def test_the_verdict_after_the_end(browser: Browser, site: Served) -> None:
+    """A job that has ended in a stall has its verdict on the page, and the named rank stands first."""
+    world = stalled_world(4, (2,), 14)
+    views = {
+        rank: dataclasses.replace(view, alive=False, gone_since_ns=world.taken_ns, open=())
+        for rank, view in world.ranks.items()
+    }
+    with shown(browser, site, seen_in(world, dataclasses.replace(world, ranks=views))) as page:
+        page.wait_for_selector(".banner.bad")
+        assert page.locator("#verdict").inner_text() == "The job has ended (rank 2: absent)"
+        assert "Rank 2 has not entered all_reduce" in page.locator(".banner.bad .sentence").inner_text()
+        assert [row[:2] for row in cells(page, "each")] == [
+            ["2", "dead"],
+            ["0", "followed"],
+            ["1", "followed"],
+            ["3", "followed"],
+        ]
+
+
+def test_a_phone_shows_who_is_in_which_state_for_how_long(browser: Browser, site: Served) -> None:
+    """On a phone the first columns are rank, state, age and operation; the rank stays while the others scroll."""
+    with shown(browser, site, stalled(), width=390) as page:
+        page.wait_for_selector(".banner.bad pre")
+        table = page.locator("section[aria-labelledby=each] .scroll")
+        heads = table.locator("th")
+        assert heads.all_inner_texts()[:4] == ["rank", "state", "age", "operation"]
+        right = [head.bounding_box() for head in heads.all()[:4]]
+        assert all(box is not None and box["x"] + box["width"] <= 390 for box in right)
+        before = heads.first.bounding_box()
+        table.evaluate("element => { element.scrollLeft = 200; }")
+        assert heads.first.bounding_box() == before
+
+
 def test_findings(browser: Browser, site: Served) -> None:
     """What was found without a stall stands above the ranks, each with its trace, until it holds no longer."""
     snapshot = snapshot_of(calm(4))
@@ -139,26 +175,26 @@ def test_findings(browser: Browser, site: Served) -> None:
     with browser.quiet_page(site.address) as page:
         page.wait_for_selector("section[aria-labelledby=findings] li")
         assert page.locator("section[aria-labelledby=findings] li").all_inner_texts() == [
-            f"{text} trace {'ab' * 16}, what to do"
+            f"R{text[1:]} trace {'ab' * 16}, what to do"
         ]
         [link, what_to_do] = page.locator("section[aria-labelledby=findings] a").all()
         assert what_to_do.get_attribute("href") == "docs/findings#slow_rank"
         assert link.get_attribute("href") == f"http://jaeger.example/trace/{'ab' * 16}"
         headings = page.locator("main h2:visible").all_inner_texts()
-        assert headings.index("Findings") < headings.index("Each rank")
+        assert headings.index("Findings") < headings.index("Ranks")
         site.snapshot = snapshot
         until(lambda: page.locator("section[aria-labelledby=findings]").is_hidden())
 
 
 def test_one_rank(browser: Browser, site: Served) -> None:
-    """A job of one rank is readable, on a phone and in the dark, and the page has the switch for colours."""
+    """A job of one rank is readable, on a phone and in the dark, and the page has the switch for colors."""
     with shown(browser, site, calm(1), width=400, dark=True) as page:
         page.wait_for_selector("section[aria-labelledby=each] tbody tr")
         assert cells(page, "each")[0][:2] == ["0", "running"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, "it fits a phone"
         background = "getComputedStyle(document.body).backgroundColor"
         dark = page.evaluate(background)
-        page.get_by_role("button", name="Switch to light colours").click()
+        page.get_by_role("button", name="Switch to light colors").click()
         assert page.evaluate(background) != dark
 
 
@@ -203,7 +239,7 @@ def test_hostile_names(browser: Browser, site: Served) -> None:
         assert page.locator("main img").count() == 0
         assert ATTACK in page.locator(".banner.bad").inner_text()
         assert page.locator("a[href^=javascript]").count() == 0
-        assert cells(page, "each")[0][3] == f"pg{ATTACK}"
+        assert cells(page, "each")[0][4] == f"pg{ATTACK}"
         assert cells(page, "each")[0][-1] == ATTACK
         assert noted.errors == []
 
@@ -243,6 +279,9 @@ def test_the_agent_goes_and_comes_back(browser: Browser) -> None:
         page.wait_for_selector(".banner.bad")
         site.server.stop()
         page.wait_for_selector(".connection-lost:not([hidden])", timeout=20_000)
+        opacity = "element => getComputedStyle(element).opacity"
+        pale = [page.locator(part).evaluate(opacity) for part in ("main", ".connection-lost", ".banner.bad")]
+        assert pale == ["1", "1", "0.55"], "only the old data are pale"
         assert "The agent has ended, or cannot be reached" in page.locator(".connection-lost").inner_text()
         assert page.locator("#verdict").inner_text() == "Stalled for 17.0 s (rank 2: absent)"
         again = MetricsServer("127.0.0.1", site.port, site.registry, site=site.site)

@@ -9,8 +9,8 @@ import pytest
 
 from otel_torchdist.judge.stall.events import JudgingAgent
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.show.live.document import LiveAnswer, RunPart, chosen_lanes, document_of
 from otel_torchdist.show.live.live_snapshot import Bar, LiveSnapshot
@@ -102,6 +102,20 @@ def test_states(world: WorldSnapshot, states: str, run: str) -> None:
     assert [row.heartbeat_s is not None for row in found.ranks] == [one.alive for one in world.in_order]
 
 
+def test_the_verdict_stays_once_the_job_has_ended_in_the_stall() -> None:
+    """The page is often opened after the end: the verdict and its rank are still there, and an ended wait is not."""
+    world = stalled_world(4, (2,), 14)
+    killed = world
+    for rank in world.ranks:
+        killed = changed(died(killed, rank, signal.SIGTERM), rank, open=())
+    for after, ranks in ((killed, "2"), (finished(world, *world.ranks), None)):
+        run = document_of(snapshot_of(seen_in(world, after)), FACTS, None).run
+        assert run is not None
+        assert run.item.state == "ended"
+        assert (run.stall and run.stall.ranks) == ranks
+        assert [row.rank for row in run.ranks if row.named] == ([] if ranks is None else [2])
+
+
 def test_stack_and_trace_of_a_stall() -> None:
     """The stack of the rank that is waited for is there, and its trace is a link only if an address is configured."""
     world = with_stack(stalled_world(4, (2,), 14), 2, CallSiteName("load", "/home/ada/data.py", 7))
@@ -167,7 +181,7 @@ def test_lanes_of_few_and_strips_of_many() -> None:
     """Up to 16 ranks have their operations shown; of more there are the blamed ones first, and strips of all."""
     few = run_of(stalled_world(4, (2,), 14)).timeline
     assert ([lane.rank for lane in few.lanes], len(few.strips)) == ([0, 1, 2, 3], 4)
-    assert few.names == (("all_reduce", "default_pg"),)
+    assert few.names == (("all_reduce", "default_pg", "all_reduce"),)
     assert [len(lane.bars) for lane in few.lanes] == [21, 21, 20, 21]
     assert few.lanes[0].bars[:2] == ((0, 40_000, 0), (100_000, 40_000, 0))
     assert few.lanes[0].bars[-1] == (100_000, -1, 0)
@@ -268,6 +282,14 @@ def test_unreachable_ranks_are_listed() -> None:
     world = dataclasses.replace(seen.world, unreachable={4: "node-9"})
     found = shown(snapshot_of(dataclasses.replace(seen, world=world)))
     assert (found.ranks[4].host, found.ranks[4].state, found.ranks[4].heartbeat_s) == ("node-9", "unreachable", None)
+
+
+def test_unreachable_ranks_of_another_version() -> None:
+    """Their row says of which version their agent is."""
+    seen = seen_in(stalled_world(4, (), 1))
+    world = dataclasses.replace(seen.world, unreachable={4: "node-9"}, other_versions={"node-9": "9.1.0"})
+    row = shown(snapshot_of(dataclasses.replace(seen, world=world))).ranks[4]
+    assert (row.state, row.operation) == ("unreachable", "its agent is of otel-torchdist 9.1.0, another version")
 
 
 def test_findings_and_who_came_last() -> None:

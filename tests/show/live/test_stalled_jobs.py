@@ -89,7 +89,7 @@ def test_late_stopped_and_killed(browser: Browser, base: Path) -> None:
             until(lambda: "in load_batch" in page.locator(".banner pre").inner_text())
             assert str(RANK_PROCESS) in page.locator(".banner pre").inner_text()
             assert (
-                "rank 1 has not entered all_reduce (sequence 6, default_pg)" in page.locator(".banner.bad").inner_text()
+                "Rank 1 has not entered all_reduce (sequence 6, default_pg)" in page.locator(".banner.bad").inner_text()
             )
             assert (state_of(page, 0), state_of(page, 1)) == ("stalled", "absent")
             before = age_in(title(page))

@@ -145,6 +145,6 @@ def test_dark_and_light_repaint_the_canvas(browser: Browser, address: Path) -> N
     """The switch changes the colours of the page and of the canvas, whatever the system prefers."""
     with browser.page(address, dark=True) as (page, _):
         dark = page.evaluate(_CORNER)
-        page.get_by_role("button", name="Switch to light colours").click()
+        page.get_by_role("button", name="Switch to light colors").click()
         light = page.evaluate(_CORNER)
         assert max(dark) < 60 < 200 < min(light)

@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_run(browser: Browser, written: Callable[..., P
         assert page.locator(".rank-cell").count() == 8
         assert page.locator(".rank-cell.named").get_attribute("data-rank") == "3"
         ranks = {row[0]: row for row in _rows(page, "ranks")}
-        # In each of six steps it comes last to the first of two calls with its neighbour, and to that of its replicas.
+        # In each of six steps it comes last to the first of two calls with its neighbor, and to that of its replicas.
         assert ranks["3"][3] == "12 of 18"
         assert ranks["2"][2] == "4.03 s"  # five times 5 ms, and the 4 s
         assert page.locator("#steps dd").all_inner_texts() == [
@@ -103,7 +103,7 @@ def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> N
         assert facts["operation"] == "all_reduce #8"
         assert facts["duration"] == "1.00 ms"
         page.keyboard.press("ArrowLeft")
-        assert page.locator("#timeline .readout dd").all_inner_texts()[4:7] == ["6.00 ms", "5.00 ms, 83 %", "1.00 ms"]
+        assert page.locator("#timeline .readout dd").all_inner_texts()[4:7] == ["6.00 ms", "5.00 ms, 83%", "1.00 ms"]
         page.get_by_text("Operations in view, as a table").click()
         rows = page.locator("#timeline tbody tr")
         rows.first.wait_for()  # the table is filled when it is opened
@@ -117,9 +117,9 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
         sentence = (
             "rank 3 computes 5.00 ms longer than its peers before all_reduce in mesh_tp (2-3) at forward (model.py:88)"
         )
-        assert _cells(gains)[0] == ["5.00 ms, 21 %", sentence]
+        assert _cells(gains)[0] == ["5.00 ms, 21%", sentence]
         # Of 24 ms: those 5, 3 of usual computing, and in all steps but the first 2 since its last call.
-        assert _cells(parts)[0][:2] == ["41 %, 9.86 ms", "3"]
+        assert _cells(parts)[0][:2] == ["41%, 9.86 ms", "3"]
         shares = {row[0]: float(row[1].strip("< %")) for row in _cells(ranks)}
         assert max(shares, key=shares.__getitem__) == "3"
         assert shares["3"] >= 41
@@ -128,12 +128,12 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
 
 
 def test_waits_across_nodes_are_not_known(browser: Browser, written: Callable[..., Path]) -> None:
-    """On one node time is waiting or moving; a rank that meets others with another clock may have waited for them."""
-    for world, text in ((WrittenWorld(), "moving"), (WrittenWorld(ranks_a_host=4), "waiting or moving")):
+    """On one node time is waiting or transfer; a rank that meets others with another clock may have waited for them."""
+    for world, text in ((WrittenWorld(), "transfer"), (WrittenWorld(ranks_a_host=4), "waiting or transfer")):
         with opened(browser, written(world)) as page:
             gauges = page.locator("#ranks td.gauge .small").all_inner_texts()
-            assert len(gauges) == 8 and all(gauge.endswith(f" % {text}") for gauge in gauges), gauges
-            assert page.get_by_text("the share of waiting is unknown").count() == (text != "moving")
+            assert len(gauges) == 8 and all(gauge.endswith(f"% {text}") for gauge in gauges), gauges
+            assert page.get_by_text("the share of waiting is unknown").count() == (text != "transfer")
 
 
 def test_hostile_names_are_text(browser: Browser, written: Callable[..., Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import accumulate
 
-from otel_torchdist.show.report.build import ReportChoice, findings_of, windows_of
+from otel_torchdist.show.report.build import ReportChoice, report_basis, windows_of
 from otel_torchdist.show.report.columns import TimeWindow
 from tests.analysis.critical_path.simulated import MS, Job
 
@@ -23,7 +23,7 @@ def window_of(wall_ms: int, ahead_ns: int) -> TimeWindow:
     histories = [
         dataclasses.replace(history, wall_offset_ns=wall_ms * MS * (history.host == "b")) for history in job.histories()
     ]
-    found = findings_of(histories, 30 * SECOND)
+    found = report_basis(histories, 30 * SECOND)
     [window] = windows_of(
         found, [], False, ReportChoice(), lambda ranks: (one for one in histories if one.rank in ranks), str
     )

@@ -11,7 +11,7 @@ from urllib.parse import urldefrag, urljoin
 import pytest
 
 from otel_torchdist.config import PageAccess
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.show.serving.docs import NAMES
 from tests.show.serving.test_metrics_page import BODY_VALUE, get
 from tests.show.serving.test_site import ask

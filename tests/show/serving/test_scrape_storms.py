@@ -172,10 +172,10 @@ def test_client_that_has_been_dismissed_takes_its_place_until_it_leaves() -> Non
     def serve() -> None:
         gate.wait(30)
         with contextlib.suppress(ConnectionAbortedError), clients.at_work():
-            clients.left()
+            clients.unregister()
             return
         refused.set()
-        clients.left()
+        clients.unregister()
 
     with ExitStack() as stack:
         mine, others = (stack.enter_context(end) for end in socket.socketpair())

@@ -68,7 +68,7 @@ def operations(first: int, count: int, seed: int = 0) -> list[Operation]:
     return found
 
 
-def segment(ended: Sequence[Operation], through: int, lost: int = 0, **changes: int | str) -> Segment:
+def segment(ended: Sequence[Operation], first_unread: int, lost: int = 0, **changes: int | str) -> Segment:
     """A segment of these operations; `changes` are those of `origin`."""
-    moment = Moment(2_000 * SECOND, WALL_OFFSET_NS, through, lost, TapeState.RUNNING)
+    moment = Moment(2_000 * SECOND, WALL_OFFSET_NS, first_unread, lost, TapeState.RUNNING)
     return Segment(origin(**changes), moment, 0, ended)  # pyright: ignore[reportArgumentType]

@@ -14,7 +14,7 @@ import pytest
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
 from otel_torchdist.sources.archive.encoding import encode
-from otel_torchdist.sources.archive.places import segments_in
+from otel_torchdist.sources.archive.files import segments_in
 from otel_torchdist.sources.archive.reading import (
     ArchivedRank,
     fresh_rows,
@@ -23,7 +23,7 @@ from otel_torchdist.sources.archive.reading import (
     runs_in,
     segments_of,
 )
-from otel_torchdist.sources.archive.segment import SegmentPlace
+from otel_torchdist.sources.archive.segment import SegmentLocation
 from otel_torchdist.sources.archive.writer import ArchiveWriter
 from otel_torchdist.tape.names.reader import NamesReader
 from tests.sources.archive.made import names_beside, operations, segment
@@ -77,7 +77,7 @@ def test_cut_off(archive: Path) -> None:
     """Wherever a file is cut, whole segments are read, and one sentence says what is skipped."""
     path = _file(archive)
     content = path.read_bytes()
-    ends = [*[place.offset for place in segments_in(path, [])][1:], len(content)]
+    ends = [*[location.offset for location in segments_in(path, [])][1:], len(content)]
     chance = random.Random(3)
     for size in (0, 7, 91, *(chance.randrange(len(content)) for _ in range(40)), *ends):
         path.write_bytes(content[:size])
@@ -94,14 +94,14 @@ def test_damage_in_the_middle(archive: Path) -> None:
     """A flipped byte costs its segment; those before and behind it are read, and a line says where it is."""
     path = _file(archive)
     content = path.read_bytes()
-    places = list(segments_in(path, []))
-    for spot in range(places[1].offset, places[2].offset, 31):
+    locations = list(segments_in(path, []))
+    for spot in range(locations[1].offset, locations[2].offset, 31):
         path.write_bytes(content[:spot] + bytes([content[spot] ^ 0x10]) + content[spot + 1 :])
         numbers, notes = _numbers(archive)
         assert numbers == [*range(1, ROWS + 1), *range(2 * ROWS + 1, SEGMENTS * ROWS + 1)]
         [note] = notes
         assert note.startswith(f"{path}: ") and note.endswith(("damaged: skipped", "its checksum is wrong: skipped"))
-        assert f"byte {places[1].offset:,}" in note
+        assert f"byte {locations[1].offset:,}" in note
     runs, _ = runs_in([archive])
     history = history_of(runs[0].ranks[0], [])
     assert history is not None and history.lost == ROWS, "how much is missing is known"
@@ -165,19 +165,19 @@ def test_copies(archive: Path, tmp_path: Path) -> None:
     file, single = _file(archive), tmp_path / "copied"
     shutil.copy(file, single)
     shutil.copytree(run_folder, archive / "copy")
-    for place in (run_folder, file, single, archive):
-        assert is_archive(place)
-        numbers, notes = _numbers(place)
+    for path in (run_folder, file, single, archive):
+        assert is_archive(path)
+        numbers, notes = _numbers(path)
         assert (numbers, notes) == (list(range(1, SEGMENTS * ROWS + 1)), [])
     runs, _ = runs_in([archive])
     assert sum(len(columns.ended[0]) for columns in segments_of(runs[0].ranks[0], [])) == SEGMENTS * ROWS
 
 
-def _fresh(places: tuple[SegmentPlace, ...]) -> list[int]:
+def _fresh(locations: tuple[SegmentLocation, ...]) -> list[int]:
     """The numbers of operations that no earlier segment had."""
     return [
         number
-        for columns, is_fresh, _ in fresh_rows(segments_of(ArchivedRank(0, places), []))
+        for columns, is_fresh, _ in fresh_rows(segments_of(ArchivedRank(0, locations), []))
         for number, new in zip(columns.ended[0], is_fresh, strict=True)
         if new
     ]
@@ -205,8 +205,8 @@ def test_the_last_state_of_a_rank(tmp_path: Path, names: NamesReader) -> None:
     ended = replace(first, activities=[Activity(60, ActivityKind.OPTIMIZER_STEP, 5, 1, 0, 1, 9, How.CALL, 0)])
     finished = replace(first, moment=replace(first.moment, state=TapeState.FINISHED, taken_ns=2_001 * SECOND))
     path.write_bytes(b"".join(encode(one, names) for one in (computing, ended, finished)))
-    places = tuple(segments_in(path, []))
-    rank = ArchivedRank(0, places)
+    locations = tuple(segments_in(path, []))
+    rank = ArchivedRank(0, locations)
     assert [one.moment.state for one in segments_of(rank, [])][-1] == TapeState.FINISHED
     history = history_of(rank, [])
     assert history is not None and [one.completed_ns for one in history.activities] == [9]
@@ -229,11 +229,11 @@ def test_file_that_shrinks(archive: Path) -> None:
     """A file that became shorter since it was looked at is a sentence, not an error."""
     [run], _ = runs_in([archive])
     [rank] = run.ranks
-    last: SegmentPlace = rank.places[-1]
+    last: SegmentLocation = rank.locations[-1]
     os.truncate(last.path, last.offset + 100)
     notes: list[str] = []
     assert history_of(rank, notes) is not None
-    assert notes == [f"{last.path}: the segment at byte {last.offset:,}: it is cut off: skipped"]
+    assert notes == [f"{last.path}: the segment at byte {last.offset:,}: it is truncated: skipped"]
     last.path.unlink()
     assert history_of(rank, notes := []) is None
     assert len(notes) == SEGMENTS

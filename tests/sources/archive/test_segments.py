@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otel_torchdist.model.activity_kinds import SIDES
+from otel_torchdist.model.activity_kinds import CALL_SIDES
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, CallMode, Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_PIECE
@@ -59,7 +59,7 @@ def _activities(draw: st.DrawFn) -> Activity:
     completed = None if took is None else entered + took
     kind = draw(st.sampled_from(ActivityKind))
     facts = [draw(one) for one in (_counts, _counts, _counts, _ids, _ids)] if draw(st.booleans()) else [0] * 5
-    call = draw(_calls(entered)) if kind in SIDES else None
+    call = draw(_calls(entered)) if kind in CALL_SIDES else None
     return Activity(
         draw(_counts), kind, entered, draw(_counts), draw(_ids), draw(_counts), completed, how, draw(_ids),
         *facts, call=call,
@@ -129,7 +129,7 @@ def test_parts() -> None:
     assert [len(one.ended[0]) for one in found] == [20, 20, 5, 0]
     assert [number for one in found for number in one.steps[0]] == list(range(70))
     assert sorted(number for one in found for number in one.activities[0]) == list(range(100, 130))
-    assert [(one.moment.through, one.archived, len(one.open_numbers)) for one in found] == [
+    assert [(one.moment.first_unread, one.archived, len(one.open_numbers)) for one in found] == [
         (11, 5, 0), (11, 5, 0), (11, 5, 0), (61, 50, 10 + 3),
     ]  # fmt: skip
     predecessor = decode(encode(replace(segment(made[:5], 11), open=made[5:10]), _names))

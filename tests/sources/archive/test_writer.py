@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.config import Config
-from otel_torchdist.sources.archive.places import SUFFIX
+from otel_torchdist.sources.archive.files import SUFFIX
 from otel_torchdist.sources.archive.reading import history_of, runs_in
 from otel_torchdist.sources.archive.writer import ArchiveWriter, archive_of
 from otel_torchdist.tape.names.reader import NamesReader
@@ -172,7 +172,7 @@ def test_more_rows_than_a_segment_has(tmp_path: Path, names: NamesReader) -> Non
     writer.close(60.0)
     assert sum(times_archived(archive)[0].values()) == 140_000
     [rank] = run_in(archive).ranks
-    assert [place.operations for place in rank.places] == [131_072, 8_928]
+    assert [location.operations for location in rank.locations] == [131_072, 8_928]
     notes: list[str] = []
     newest = history_of(rank, notes, max_operations=50_000)
     assert newest is not None and len(newest.operations) == 8_928

@@ -78,7 +78,7 @@ def test_last_error_of_nccl(tmp_path: Path) -> None:
 def test_launcher_that_was_ended(tmp_path: Path) -> None:
     """It is no rank, and so are none that it names."""
     [one] = findings_of(read(tmp_path, FAILED["signal"]).statements)
-    assert (one.ranks, one.others, one.text) == ((), ("process 123",), "is a launcher, and was ended by SIGTERM")
+    assert (one.ranks, one.unidentified, one.text) == ((), ("process 123",), "is a launcher, and was ended by SIGTERM")
 
 
 def test_errors_of_no_known_kind_are_left_out_beside_others(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_timeouts_of_gloo() -> None:
 def test_rank_that_missed_a_barrier() -> None:
     """`monitored_barrier` names it by its rank in a group that is not named."""
     [missed] = found_in(read_data("gloo_barrier.log"), StatementKind.NOT_REACHED)
-    assert (missed.ranks, missed.others) == ((), ("rank 1 of its group",))
+    assert (missed.ranks, missed.unidentified) == ((), ("rank 1 of its group",))
 
 
 def test_crash() -> None:
@@ -93,7 +93,7 @@ def test_py_spy() -> None:
     assert [frame.line for frame in sleeping.fact.threads[0].frames] == [
         frame.line for frame in as_json.fact.threads[0].frames
     ]
-    found = {finding.others[0]: finding.text for finding in findings_of([launcher, waiting, sleeping])}
+    found = {finding.unidentified[0]: finding.text for finding in findings_of([launcher, waiting, sleeping])}
     assert found[f"process {waiting.pid}"] == "in all_reduce"
     assert found[f"process {sleeping.pid}"] == "in no operation of torch.distributed"
 

@@ -64,7 +64,7 @@ def test_cut_off_gzip(tmp_path: Path) -> None:
     found = read(tmp_path, content[: len(content) // 2])
     assert len(found.statements) == 7
     [warning] = found.warnings
-    assert "read only up to its damage" in warning
+    assert "read only up to the damaged part" in warning
 
 
 class Short(io.BytesIO):
@@ -149,9 +149,9 @@ def test_table_with_lines_of_others(tmp_path: Path) -> None:
     table = (DATA / "gloo_kill.log").read_text().splitlines()
     lines = [line for text in table for line in (f"0: {text}", "1: iteration 5")]
     ends = [one for one in read(tmp_path, "\n".join(lines)).statements if isinstance(one.fact, ProcessExit)]
-    assert {(one.rank, one.fact.way) for one in ends if isinstance(one.fact, ProcessExit) and one.fact.is_first} == {
-        (2, "SIGKILL")
-    }
+    assert {
+        (one.rank, one.fact.outcome) for one in ends if isinstance(one.fact, ProcessExit) and one.fact.is_first
+    } == {(2, "SIGKILL")}
 
 
 _TABLE = """

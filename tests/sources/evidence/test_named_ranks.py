@@ -56,7 +56,7 @@ def found(folder: Path, kind: StatementKind, *texts: str) -> list[ToolFinding]:
 
 def named(findings: list[ToolFinding]) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
     """Whom they name."""
-    return [(one.ranks, one.others) for one in findings]
+    return [(one.ranks, one.unidentified) for one in findings]
 
 
 @pytest.mark.parametrize("label", ["", "[default3]:", "2024-05-05T10:00:00.123456789Z "])
@@ -135,7 +135,10 @@ def test_fingerprints_of_two_ranks(tmp_path: Path) -> None:
 def test_rank_that_has_not_come_to_the_store(tmp_path: Path, line: str) -> None:
     """If as many ranks wait as have come, the one that has not is certain; each rank may have a file of its own."""
     [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, *(line.format(rank, 4, 3, KEY) for rank in (0, 1, 3)))
-    assert (one.ranks, one.text) == ((2,), f"has not come: 3 of 4 ranks have come to '{KEY}', ranks 0-1,3 wait there")
+    assert (one.ranks, one.text) == (
+        (2,),
+        f"has not arrived: 3 of 4 ranks have reached the barrier '{KEY}', where ranks 0-1,3 wait",
+    )
 
 
 def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
@@ -143,14 +146,14 @@ def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
     [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, "".join(BARRIER.format(rank, 4, 3, KEY) for rank in (0, 2)))
     assert (one.ranks, one.text) == (
         (),
-        f"3 of 4 ranks have come to '{KEY}'; ranks 0,2 have said so, the others are unknown",
+        f"3 of 4 ranks have reached the barrier '{KEY}'; only ranks 0,2 are known to have arrived",
     )
 
 
 def test_barrier_that_an_earlier_attempt_has_used(tmp_path: Path) -> None:
     """More than there are have come."""
     [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, GAVE_UP.format(2, 4, 5, KEY))
-    assert one.text.startswith(f"5 of 4 ranks have come to '{KEY}': more than exist")
+    assert one.text.startswith(f"5 of 4 ranks have reached the barrier '{KEY}': more than exist")
 
 
 def test_barrier_that_is_over(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of_texts
+from otel_torchdist.cli.diagnose.texts import lines_of_texts
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.runs.diagnosis.texts import TextFindings, judge_texts
 from tests.sources.evidence import quoted
 from tests.sources.evidence.reading import read, read_data
 
@@ -25,7 +26,7 @@ def test_rank_that_has_not_enqueued_it(tmp_path: Path) -> None:
     assert said.verdict is not None
     assert (said.verdict.kind, said.verdict.ranks) == (VerdictKind.ABSENT, (7,))
     assert said.sentence == (
-        "rank 7 has not entered all_reduce (sequence 59958, default_pg) for 1800.1 s; "
+        "rank 7 has not entered all_reduce (sequence 59958, default_pg) for 30 min 0 s; "
         "7 of 8 ranks wait in _all_reduce at tensor_parallel.py:8472. "
         "next: find out why rank 7 did not go on from its last call; while the job runs, `otel-torchdist profile "
         "--rank 7` or py-spy shows what its threads do"

@@ -11,7 +11,7 @@ from otel_torchdist.judge.verdict.past.last_moment import LastMoment
 from otel_torchdist.judge.verdict.past.post_mortem import roots_of
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.sources.flight.reading.reader import read_dumps
 from otel_torchdist.sources.flight.snapshot import moment_of
 

@@ -14,7 +14,7 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.sources.flight.groups import RecordedGroups
 from otel_torchdist.sources.flight.history import condense, history_of
 from otel_torchdist.sources.flight.reading.decoding import decode

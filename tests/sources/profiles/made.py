@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BASE_NS = 1_790_857_026_000_000_000
-MOST_LISTED = 30
+MAX_LISTED = 30
 _KERNELS = {
     "allreduce": "AllReduce_Sum_f32_RING_LL",
     "_allgather_base": "AllGather_RING_LL",
@@ -48,11 +48,11 @@ class MadeGroup:
 
 def cut(ranks: Sequence[int], form: Format) -> str:
     """A list of ranks as text; one of more than 30 is cut."""
-    if len(ranks) <= MOST_LISTED:
+    if len(ranks) <= MAX_LISTED:
         return str(list(ranks))
     if form is Format.POSITIONS:
-        return f"[{', '.join(map(str, ranks[: MOST_LISTED - 1]))}, ..., {ranks[-1]}]"
-    return f"[{', '.join(map(str, ranks[:MOST_LISTED]))}, ...]"
+        return f"[{', '.join(map(str, ranks[: MAX_LISTED - 1]))}, ..., {ranks[-1]}]"
+    return f"[{', '.join(map(str, ranks[:MAX_LISTED]))}, ...]"
 
 
 @dataclass

@@ -25,7 +25,7 @@ from tests.sources.profiles.made import MadeGroup, MadeTrace
 from tests.sources.profiles.reading_traces import histories, shown
 
 PAIR = {"default": MadeGroup("0", "default_pg", (0, 1))}
-CUT_OFF = "its end is missing or damaged: it is read up to there"
+CUT_OFF = "its end is missing or damaged: it is read up to that point"
 
 
 def trace_of(rank: int = 0, calls: int = 3, first_step: int = 2, world_size: int = 2) -> MadeTrace:
@@ -190,7 +190,7 @@ def test_mended_alike() -> None:
         content = b"".join(chosen.choices(words, k=chosen.randrange(40)))
         numbers = no_numbers.sub(b"null", re.sub(rb"[\0-\x1f]", b" ", content))
         expected = escapes.sub(lambda found: found[0] if found[1] else rb"\\", numbers)
-        assert document.mended(content, chosen.choice((1, 2, 9, 99))) == expected
+        assert document.repair(content, chosen.choice((1, 2, 9, 99))) == expected
 
 
 def test_a_value_without_end(tmp_path: Path) -> None:

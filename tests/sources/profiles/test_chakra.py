@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.profiles.profile import RankProfile
 from otel_torchdist.sources.profiles.reading.reader import FoundProfiles, read_profiles
 from tests.sources.profiles.made_chakra import converted, write, written
 from tests.sources.profiles.reading_traces import read
 from tests.sources.profiles.test_execution_traces import ExecutionTrace
 
-CUT_OFF = "its end is missing or damaged: it is read up to there"
+CUT_OFF = "its end is missing or damaged: it is read up to that point"
 
 
 def trace() -> ExecutionTrace:

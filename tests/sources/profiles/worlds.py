@@ -67,11 +67,11 @@ class Rank:
         )  # fmt: skip
 
     def send(self, group: str, place: int, elements: int = 8 * HIDDEN) -> None:
-        """Send activations to a neighbour."""
+        """Send activations to a neighbor."""
         self.trace.call("send", group, elements, dtype="BFloat16", shape=(8, elements // 8), peer=place)
 
     def receive(self, group: str, place: int, elements: int = 8 * HIDDEN) -> None:
-        """Receive activations from a neighbour."""
+        """Receive activations from a neighbor."""
         self.trace.call("recv", group, elements, dtype="BFloat16", shape=(8, elements // 8), peer=place)
 
     def log(self) -> None:

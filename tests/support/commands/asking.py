@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from otel_torchdist.cli.app import app
 from tests.support.commands.running import SCRIPT, environment
+from tests.support.schemas import DIAGNOSE, valid
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Answer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Its JSON output."""
-        return json.loads(self.out)
+        """Its JSON output. A diagnosis fits its schema, whichever test asks for it."""
+        document = json.loads(self.out)
+        return valid(document, DIAGNOSE) if "threshold_s" in document else document
 
     def has(self, pattern: str) -> bool:
         """Whether a line of its output matches."""

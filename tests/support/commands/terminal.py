@@ -79,8 +79,12 @@ class Terminal:
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text
-            if self._output.poll(100):
+            if not self._output.poll(100):
+                continue
+            try:
                 self.shown += os.read(self._master, 65_536).decode(errors="replace")
+            except OSError:  # the kernel's end of a terminal that no process has open
+                raise AssertionError(f"the command ended without {pattern!r}:\n{self.text}") from None
         return found
 
     def end(self, timeout_s: float = 120.0) -> int:

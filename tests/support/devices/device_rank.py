@@ -143,7 +143,7 @@ class DeviceRank:
         )
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
-        self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)
+        self.group = Groups().register(self.recorder, self.process_group, (0, 1), 0)
         self.group.backend_on.names["cuda"] = self.backend  # c10d has none to offer on a machine without a device
         self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, _same)
         self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, _same)
@@ -153,7 +153,7 @@ class DeviceRank:
     def use_group(self, process_group: ProcessGroup, ranks: tuple[int, ...]) -> None:
         """Use another group from now on."""
         self.process_group = process_group
-        self.group = Groups().learn(self.recorder, process_group, ranks, 0)
+        self.group = Groups().register(self.recorder, process_group, ranks, 0)
 
     def enter(
         self,
@@ -282,7 +282,7 @@ class DeviceRank:
 
     def close(self) -> None:
         """Stop the watch, restore torch and close the tape."""
-        self.cuda.watch.stop(5.0, give_events_up=False)
+        self.cuda.poller.stop(5.0, destroy_events=False)
         self.patches.restore()
         self.recorder.tape.close()
 

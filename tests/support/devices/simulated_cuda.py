@@ -53,6 +53,7 @@ class SimulatedCuda:
     Attributes:
         device: The device.
         ran: What has run on it, in order.
+        waits_raise: Whether waits for operations raise.
         slots: How many results may be on their way to the host, for devices that have not been used yet.
     """
 
@@ -66,6 +67,7 @@ class SimulatedCuda:
         self.device = SimulatedDevice()
         self.ran: list[Ran] = []
         self.refuses = False
+        self.waits_raise = False
         self.slots = SLOTS
         self._library = ctypes.PyDLL(str(library))
         self._library.sim_tensor.restype = ctypes.py_object
@@ -73,7 +75,7 @@ class SimulatedCuda:
         self._library.sim_watchdog.argtypes = (ctypes.c_uint64, ctypes.c_int)
         self._kept: list[Any] = [
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64)(self._issue),
-            ctypes.CFUNCTYPE(None, ctypes.c_uint64)(self._wait),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._wait),
         ]
         self._library.sim_begin(*self._kept)
         self.lasts_ns = 0
@@ -166,8 +168,10 @@ class SimulatedCuda:
         self.ran.append(Ran(name, self.device.launch(NCCL_STREAM, self.lasts_ns, reached)))
         return _WITH_WORK
 
-    def _wait(self, identity: int) -> None:
-        self.device.wait_for(self.device.stream_in_use(), self.ran[identity - 1].kernel)
+    def _wait(self, identity: int) -> int:
+        if not self.waits_raise:
+            self.device.wait_for(self.device.stream_in_use(), self.ran[identity - 1].kernel)
+        return int(not self.waits_raise)
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCHDOG_S):

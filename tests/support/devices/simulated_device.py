@@ -60,6 +60,7 @@ class SimulatedDevice:
         failure: An error that every call reports from now on.
         queried_by: Names of the threads that have queried an event.
         asked: How often an event was queried.
+        recorded: How often an event was recorded.
     """
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns, drift: float = 0.0) -> None:
@@ -70,6 +71,7 @@ class SimulatedDevice:
         self.failure = ""
         self.queried_by: set[str] = set()
         self.asked = 0
+        self.recorded = 0
         self.events: dict[int, Event] = {}
         self.streams: dict[int, list[Item]] = {}
         self._free_ns: dict[int, int] = {}
@@ -139,6 +141,7 @@ class SimulatedDevice:
         """Enqueue an event on a stream."""
         self._check()
         assert stream not in self.capturing, "what is recorded here becomes a part of the graph"
+        self.recorded += 1
         known = self._event(event)
         assert known.device == device, "an event of another device cannot be recorded"
         known.place = self._enqueue(stream, Item(self.now(), RECORD_NS if not self.last(stream) else 0))

@@ -8,10 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 INTERFACE = "eth0"
 NAMESPACE_VARIABLE = "TEST_NETNS"
 """Environment variable: the network namespace that a process moves to before it runs; see `warm_interpreter`."""
+
+_MARKS = 50 * 250
+"""Nets that nodes can have: 10.200.0 to 10.249.249."""
 
 
 def why_not() -> str:
@@ -61,8 +65,8 @@ class Nodes:
 @contextlib.contextmanager
 def nodes(count: int = 2) -> Iterator[Nodes]:
     """Create nodes, and remove them afterwards."""
-    mark = os.getpid() % 100_000
-    net = f"10.{200 + mark % 50}.{mark // 50 % 250}"
+    mark = _free_mark()
+    net = f"10.{200 + mark % 50}.{mark // 50}"
     bridge = f"otdbr{mark}"
     made = Nodes(
         tuple(f"otd{mark}n{node}" for node in range(count)),
@@ -70,7 +74,6 @@ def nodes(count: int = 2) -> Iterator[Nodes]:
         f"{net}.254",
     )
     with contextlib.ExitStack() as stack:
-        _ip("link", "add", bridge, "type", "bridge")
         stack.callback(_ip, "link", "del", bridge)
         _ip("addr", "add", f"{made.outside}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
@@ -84,6 +87,21 @@ def nodes(count: int = 2) -> Iterator[Nodes]:
             _ip("-n", name, "link", "set", INTERFACE, "up")
             _ip("-n", name, "link", "set", "lo", "up")
         yield made
+
+
+def _free_mark() -> int:
+    """Create a bridge; return the number in its name and net, which no other nodes have.
+
+    Raises:
+        CalledProcessError: The kernel makes no bridges.
+    """
+    tries = [(os.getpid() + 7 * attempt) % _MARKS for attempt in range(8)]
+    for mark in tries:
+        # The same process may have other nodes, for tests of several modules.
+        if not Path(f"/sys/class/net/otdbr{mark}").exists():
+            _ip("link", "add", f"otdbr{mark}", "type", "bridge")
+            return mark
+    raise FileExistsError(f"nodes of tests that were killed are left: ip link show type bridge: {tries}")
 
 
 def _unlink(name: str) -> None:

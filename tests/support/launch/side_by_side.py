@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 import pytest
+from _pytest.compat import NOTSET
 from _pytest.mark import ParameterSet
 
 AT_ONCE: Final = 4
@@ -37,7 +38,8 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
     """Return the values of a parameter of the module's tests that pytest is going to run, in their order."""
     tests = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
     params = [test.callspec.params for test in tests if hasattr(test, "callspec")]
-    return [one[parameter] for one in params if parameter in one]
+    # A parameter without values has one of pytest's own, with which the test is skipped.
+    return [one[parameter] for one in params if one.get(parameter, NOTSET) is not NOTSET]
 
 
 @contextlib.contextmanager

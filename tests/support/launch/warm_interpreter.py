@@ -11,8 +11,10 @@ input, or several through connections to a socket that it inherits; then it runs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import glob
 import json
 import os
 import runpy
@@ -80,6 +82,7 @@ class Job:
         running: Process ids by descriptor.
         codes: Exit codes by process id, minus the signal's number; None for one that has exceeded its time.
         last_words: What is sent to those that have exceeded their time, the next one last.
+        left: Process ids of what those have started: a launcher's ranks are in sessions of their own.
     """
 
     client: Client
@@ -88,6 +91,7 @@ class Job:
     running: dict[int, int] = field(default_factory=dict[int, int])
     codes: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     last_words: list[int] = field(default_factory=lambda: [signal.SIGKILL, signal.SIGABRT])
+    left: set[int] = field(default_factory=set[int])
 
     def reap(self, descriptor: int) -> None:
         """Note a process that has ended."""
@@ -99,7 +103,7 @@ class Job:
 
     def end(self) -> None:
         """Kill what its processes have left behind, once all have ended, and report how they ended."""
-        for child in self.codes:
+        for child in (*self.codes, *self.left):
             kill_group(child)
         self.answer("codes", list(self.codes.values()))
 
@@ -114,6 +118,7 @@ class Job:
         number = self.last_words.pop()
         self.deadline += GRACE_S
         for child in self.running.values():
+            self.left.update(descendants(child))
             os.kill(child, number)
 
 
@@ -271,6 +276,16 @@ def move_to(namespace: str) -> None:
         if ctypes.CDLL(None, use_errno=True).setns(file, 0):
             raise OSError(ctypes.get_errno(), namespace)
         os.close(file)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs, as long as they have not been left alone."""
+    found: list[int] = []
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        with contextlib.suppress(OSError), open(path) as file:
+            for child in map(int, file.read().split()):
+                found += [child, *descendants(child)]
+    return found
 
 
 def kill_group(leader: int) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.library import chosen_library
 from otel_torchdist.tape.reading.reader import TapeReader
+from tests.support.ranks.json_lines import say as say
 
 SomePart = TypeVar("SomePart", bound=SessionPart)
 
@@ -78,8 +78,3 @@ def own_tape(capture: Capture) -> TapeReader:
     recorder = capture.current_recorder()
     assert recorder is not None
     return TapeReader.of_writer(recorder.tape)
-
-
-def say(**facts: Any) -> None:
-    """Write a line of JSON."""
-    print(json.dumps(facts), flush=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.node.job.ancestry import parent_tape
 from otel_torchdist.node.job.requests.commands import abort_path
 from otel_torchdist.node.job.requests.stacks import write_stacks

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
+from tests.support.registry import assert_defined
 
 
 class MemorySink:
     """Keeps spans in the order of their arrival.
 
-    Fails at once on a duplicate id, on a parent that has not come before its child or is in another trace, and on a
-    span without a duration.
+    Fails at once on a duplicate id, on a parent that has not come before its child or is in another trace, on a span
+    without a duration, and on an attribute that the registry in docs/semconv lacks or gives another type.
 
     Attributes:
         spans: Everything received.
@@ -32,6 +33,7 @@ class MemorySink:
             assert 0 < span.trace_id < 2**128
             assert span.span_id not in self._traces, f"{span.name} came twice"
             assert span.end_ns > span.start_ns
+            assert_defined(span.attributes)
             if span.parent_id is not None:
                 assert self._traces.get(span.parent_id) == span.trace_id, f"{span.name} came before its parent"
             self._traces[span.span_id] = span.trace_id

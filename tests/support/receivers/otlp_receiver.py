@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 GRPC = "grpc"
 HTTP = "http/protobuf"
@@ -36,7 +36,7 @@ class ReceivedSpan:
         error: Description of the error status; None when the status is not an error.
         links: Trace id and span id of each.
         resource: Attributes of the resource.
-        scope: Name of the instrumentation scope.
+        scope: Name, version and schema URL of the instrumentation scope.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ReceivedSpan:
     error: str | None
     links: tuple[tuple[int, int], ...]
     resource: dict[str, Any]
-    scope: str
+    scope: tuple[str, str, str]
 
 
 class OtlpReceiver:
@@ -74,6 +74,7 @@ class OtlpReceiver:
         self._lock = threading.Lock()
         self._spans: list[ReceivedSpan] = []
         self._requests = 0
+        self._largest = 0
         self._stop: Callable[[], None] | None = None
         self._reserved: socket.socket | None = None
 
@@ -88,16 +89,29 @@ class OtlpReceiver:
         with self._lock:
             return self._requests
 
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest request so far, before compression."""
+        with self._lock:
+            return self._largest
+
     def spans(self) -> list[ReceivedSpan]:
         """All spans received so far, in order."""
         with self._lock:
             return list(self._spans)
 
-    def wait_for(self, condition: Callable[[list[ReceivedSpan]], bool], timeout_s: float = 20.0) -> list[ReceivedSpan]:
-        """The spans, as soon as they meet a condition; fails if they do not in time."""
+    def wait_for(
+        self,
+        condition: Callable[[list[ReceivedSpan]], bool],
+        timeout_s: float = 20.0,
+        log: Callable[[], str] | None = None,
+    ) -> list[ReceivedSpan]:
+        """Return the spans as soon as they meet a condition; fail, with the log, if they do not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition(self.spans()):
-            assert time.monotonic() < deadline, f"after {timeout_s} s only: {[span.name for span in self.spans()]}"
+            if time.monotonic() >= deadline:
+                names = [span.name for span in self.spans()]
+                raise AssertionError(f"after {timeout_s} s only: {names}" + (f"\n{log()}" if log else ""))
             time.sleep(0.01)
         return self.spans()
 
@@ -199,9 +213,10 @@ class OtlpReceiver:
     def _take(self, request: ExportTraceServiceRequest) -> None:
         with self._lock:
             self._requests += 1
+            self._largest = max(self._largest, request.ByteSize())
         time.sleep(self.delay_s)
         received = [
-            _received(span, _attributes(resource_spans.resource.attributes), scope_spans.scope.name)
+            _received(span, _attributes(resource_spans.resource.attributes), _scope(scope_spans))
             for resource_spans in request.resource_spans
             for scope_spans in resource_spans.scope_spans
             for span in scope_spans.spans
@@ -210,7 +225,11 @@ class OtlpReceiver:
             self._spans += received
 
 
-def _received(span: Span, resource: dict[str, Any], scope: str) -> ReceivedSpan:
+def _scope(spans: ScopeSpans) -> tuple[str, str, str]:
+    return spans.scope.name, spans.scope.version, spans.schema_url
+
+
+def _received(span: Span, resource: dict[str, Any], scope: tuple[str, str, str]) -> ReceivedSpan:
     number = int.from_bytes
     return ReceivedSpan(
         name=span.name,

@@ -29,7 +29,7 @@ class WrittenWorld:
 
     Attributes:
         ranks: Ranks.
-        tensor: Ranks of a tensor-parallel group: neighbours.
+        tensor: Ranks of a tensor-parallel group: neighbors.
         layers: Calls of such a group in a step.
         steps: Steps.
         slow: The rank that comes late to its first call of each step.

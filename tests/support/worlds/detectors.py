@@ -21,10 +21,10 @@ from otel_torchdist.judge.stall.events import (
 from otel_torchdist.judge.stall.watch import Detector
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
+from otel_torchdist.model.reports.incident import Incident
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.telemetry import semconv
 from tests.support.worlds.fake_world import FIRST_NONCE, RUN, SECOND, START_NS, FakeWorld, group_of
 

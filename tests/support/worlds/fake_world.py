@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind, TapeState
-from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import (
     DEFAULT_DESCRIPTION,
     CallSiteName,
@@ -20,10 +19,17 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.model.occupations import NO_CHECKPOINTS, Engagement, Occupation, RankCheckpoints, SharedGroup
 from otel_torchdist.model.operations import Splits
+from otel_torchdist.model.rank_state.lives import Death, Stopped
+from otel_torchdist.model.rank_state.occupations import (
+    NO_CHECKPOINTS,
+    Occupation,
+    OccupationKind,
+    RankCheckpoints,
+    SharedGroup,
+)
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.tape.layout import Word, pack_failure
 from otel_torchdist.tape.records.splits import pack_splits
 from tests.support.worlds.world_tape import CAPACITY, WorldTape
@@ -173,7 +179,7 @@ class FakeRank:
         self._tape.writer.mark(number, word, START_NS + round(at_s * SECOND) - self._calls[number][0], how)
         self._written()
 
-    def engage(self, engagement: Engagement, at_s: float, thread: int = 100) -> None:
+    def engage(self, engagement: OccupationKind, at_s: float, thread: int = 100) -> None:
         """A thread is in a backward pass, in an optimizer's step or in a wait for a future from now on."""
         self.occupations += (Occupation(engagement, thread, START_NS + round(at_s * SECOND)),)
 

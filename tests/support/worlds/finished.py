@@ -20,7 +20,7 @@ def world_of(tapes: Iterable[Path]) -> WorldSnapshot:
     for path in tapes:
         reader = TapeReader(path)
         follower = TapeFollower(reader)
-        for batch in reader.rest():
+        for batch in reader.poll_to_end():
             follower.observe(batch)
         view = follower.view(reader.status().monotonic_ns)
         assert view is not None

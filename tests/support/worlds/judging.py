@@ -7,8 +7,8 @@ from otel_torchdist.judge.verdict.rules import waits_of
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 

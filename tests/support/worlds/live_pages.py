@@ -15,8 +15,8 @@ from otel_torchdist.judge.stall.watch import Detector
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.show.live.live_snapshot import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
 from otel_torchdist.show.live.site import live_feed, live_site
 from otel_torchdist.show.serving.metrics_page import MetricsServer
@@ -64,13 +64,15 @@ def with_stack(world: WorldSnapshot, rank: int, *frames: CallSiteName) -> WorldS
     return dataclasses.replace(world, ranks={**world.ranks, rank: dataclasses.replace(view, stacks=stacks)})
 
 
-def seen_in(world: WorldSnapshot) -> RunSeen:
-    """What a detector sees of it, once it has waited for stacks."""
+def seen_in(world: WorldSnapshot, *after: WorldSnapshot) -> RunSeen:
+    """What a detector sees of it, once it has waited for stacks, and of other worlds after it."""
     detector = Detector(StallRules(THRESHOLD_NS), START_NS)
     detector.process([world])
     for _ in range(12):
         world = dataclasses.replace(world, taken_ns=world.taken_ns + SECOND // 4)
         detector.process([world])
+    for later in after:
+        detector.process([dataclasses.replace(later, taken_ns=world.taken_ns + SECOND)])
     return detector.seen[0]
 
 

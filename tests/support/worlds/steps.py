@@ -11,8 +11,8 @@ from otel_torchdist.judge.verdict.verdict import Doubt, Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, TapeState
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.node.job.directory import LOCK_NAME
+from otel_torchdist.node.job.directory import READER_LOCK_NAME
 from otel_torchdist.node.job.tapes import ReaderLock
 from otel_torchdist.system.files.kept import KeptDescriptor, KeptFile, high_descriptor, open_epoll
 from otel_torchdist.tape.memory import FileMemory
@@ -110,10 +110,10 @@ def test_lock_of_a_reader(tmp_path: Path) -> None:
     job.mkdir()
     lock = ReaderLock(job)
     assert lock.is_won
-    (number,) = (int(one.name) for one in Path("/proc/self/fd").iterdir() if one.resolve() == job / LOCK_NAME)
+    (number,) = (int(one.name) for one in Path("/proc/self/fd").iterdir() if one.resolve() == job / READER_LOCK_NAME)
     path = taken(number, tmp_path)
     assert lock.is_won
-    assert (job / LOCK_NAME) in {one.resolve() for one in Path("/proc/self/fd").iterdir()}
+    assert (job / READER_LOCK_NAME) in {one.resolve() for one in Path("/proc/self/fd").iterdir()}
     lock.resign()
     assert os.path.samestat(os.fstat(number), path.stat())
     os.close(number)

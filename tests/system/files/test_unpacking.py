@@ -12,8 +12,8 @@ import pytest
 
 from otel_torchdist.system.files.unpacking import (
     MAX_RATIO,
-    Counted,
     GzipStream,
+    MeteredFile,
     TooLargeError,
     UnpackBudget,
     gunzip,
@@ -76,9 +76,9 @@ def test_long_name() -> None:
 def test_allowance() -> None:
     """The output is bounded by the input that was read, over all files together."""
     allowance = UnpackBudget(free_bytes=1000)
-    Counted(io.BytesIO(bytes(50)), allowance).read(20)
+    MeteredFile(io.BytesIO(bytes(50)), allowance).read(20)
     allowance.take(1000 + 20 * MAX_RATIO)
-    Counted(io.BytesIO(bytes(50)), allowance).read(1)
+    MeteredFile(io.BytesIO(bytes(50)), allowance).read(1)
     with pytest.raises(TooLargeError):
         allowance.take(MAX_RATIO + 1)
     allowance.give(1)

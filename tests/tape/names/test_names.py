@@ -33,7 +33,7 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
@@ -177,7 +177,7 @@ def test_shapes_leave_room(memory: Path) -> None:
     writer = new_writer(memory)
     names = writer.names
     signatures = [SignatureName("all_to_all_single", "", ((n,),), ("float32",), "cpu", 1) for n in range(MAX_NAMES)]
-    ids = [names.find_room(signature, SPARE_OF_SHAPES) for signature in signatures]
+    ids = [names.intern_optional(signature, SPARE_OF_SHAPES) for signature in signatures]
     assert ids.index(OTHER) == MAX_NAMES - SPARE_OF_SHAPES
     assert names.is_scarce
     assert names.dropped == 0  # they can be recorded without
@@ -186,7 +186,7 @@ def test_shapes_leave_room(memory: Path) -> None:
     assert names.dropped == MAX_NAMES - (SPARE_OF_SHAPES - SPARE_OF_GROUPS)
     assert OTHER not in [names.intern(CallSiteName("f", "a.py", line), SPARE_OF_CALL_SITES) for line in range(200)]
     assert names.intern("RuntimeError") != OTHER
-    assert names.find_room(signatures[7], SPARE_OF_SHAPES) == ids[7]
+    assert names.intern_optional(signatures[7], SPARE_OF_SHAPES) == ids[7]
 
 
 def test_bound_on_the_bytes(memory: Path) -> None:

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.model.occupations import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.rank_state.occupations import (
+    NO_CHECKPOINTS,
+    CheckpointView,
+    FailedCheckpoint,
+    RankCheckpoints,
+)
 from otel_torchdist.tape.layout import ActivityWord
 from otel_torchdist.tape.records.checkpoint_log import MAX_FAILED, CheckpointLog
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
@@ -26,7 +31,7 @@ class Log:
         """What is known now."""
         batch = self.tape.reader.poll()
         self.log.observe(batch.activities_entered, batch.activities_ended)
-        return self.log.shown(self.tape.reader.open_activities())
+        return self.log.snapshot(self.tape.reader.open_activities())
 
     def save(
         self, seconds: float, *, error: str = "", raised: str = "CheckpointException", path: str = "/ckpt"

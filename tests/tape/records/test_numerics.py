@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Unseen
 from otel_torchdist.tape import seals
+from otel_torchdist.tape.reading.pending_numerics import MAX_INCOMPLETE
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.reading.values import MAX_INCOMPLETE
 from otel_torchdist.tape.records.numerics import (
     NumericsWord,
     checksum_word,
     float_word,
-    mixed,
+    mix_checksum,
     numerics_of,
     pack_numerics,
     pack_parameters,
-    summed,
+    sum_checksums,
 )
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import new_writer
@@ -115,7 +115,7 @@ def test_outputs_that_are_never_known(memory: Path) -> None:
 
 def test_parameters(writer: TapeWriter, reader: TapeReader) -> None:
     """They belong to no operation, and are read as a whole once their checksum is known."""
-    total, sums = summed([mixed(nth, nth) for nth in range(100)])
+    total, sums = sum_checksums([mix_checksum(nth, nth) for nth in range(100)])
     payload = pack_parameters(1_000, 300, 300 << 32 | 5, 9, 7, 4_096, Parameters(100, 3, 2, ()))
     number = writer.write_numerics(payload, dict(enumerate(sums)))
     assert reader.poll().numerics == []

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 
 import pytest
 from opentelemetry import context
@@ -18,9 +19,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.telemetry import semconv
-from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink, build_exporter
 from otel_torchdist.telemetry.export.queued_sink import MAX_ATTEMPTS
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
@@ -51,8 +52,8 @@ def group(first: int, size: int) -> list[FinishedSpan]:
 def otlp_exporter(receiver: OtlpReceiver, timeout_s: float = 10) -> SpanExporter:
     """The SDK's exporter for a receiver."""
     if receiver.protocol == GRPC:
-        return GrpcExporter(endpoint=receiver.endpoint, timeout=timeout_s)
-    return HttpExporter(endpoint=f"{receiver.endpoint}/v1/traces", timeout=timeout_s)
+        return build_exporter(GrpcExporter, endpoint=receiver.endpoint, timeout=timeout_s)
+    return build_exporter(HttpExporter, endpoint=f"{receiver.endpoint}/v1/traces", timeout=timeout_s)
 
 
 class Gate(SpanExporter):
@@ -129,7 +130,7 @@ def test_spans_arrive_complete_and_once(protocol: str, sinks: Callable[..., Expo
         "torchdist.sequence": 12,
     }
     assert operation.resource == {"service.name": "test", "host.name": "node-1"}
-    assert operation.scope == "otel_torchdist"
+    assert operation.scope == ("otel_torchdist", version("otel-torchdist"), semconv.SCHEMA_URL)
     assert sink.dropped == 0
 
 

@@ -9,7 +9,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_torchdist.node.job.description import JobDescription, RankDescription, write_description
-from otel_torchdist.telemetry.export.environment import described_beyond, environment_resource
+from otel_torchdist.telemetry.export.environment import attributes_beyond_resource, environment_resource
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment, outputs_of_providers
 from tests.support.tapes.fake_tape import FakeTape
 
@@ -66,17 +66,17 @@ def test_what_spans_of_steps_add(tape: FakeTape, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=mine")
     attempt = {"torchdist.torchelastic.restart_count": 2}
     own = outputs_from_environment(job=JOB)
-    assert described_beyond(own.resource, own.describes_job, tape.reader) == attempt
+    assert attributes_beyond_resource(own.resource, own.describes_job, tape.reader) == attempt
     service = outputs_from_environment()
     everything = OF_THE_JOB | attempt | {"process.command_args": ["python", "train.py"]}
-    assert described_beyond(service.resource, service.describes_job, tape.reader) == everything
+    assert attributes_beyond_resource(service.resource, service.describes_job, tape.reader) == everything
 
 
 def test_resource_of_the_program(tape: FakeTape) -> None:
     """Where a program has providers of its own, their resource is the program's, and steps add what it lacks."""
     provider = TracerProvider(resource=Resource({"k8s.pod.name": "mine", "torchdist.slurm.job.id": "1"}))
     outputs = outputs_of_providers(provider)
-    found = described_beyond(outputs.resource, outputs.describes_job, tape.reader)
+    found = attributes_beyond_resource(outputs.resource, outputs.describes_job, tape.reader)
     assert found.keys() & {"k8s.pod.name", "torchdist.slurm.job.id", "torchdist.wandb.run.id"} == {
         "torchdist.wandb.run.id"
     }
@@ -85,4 +85,4 @@ def test_resource_of_the_program(tape: FakeTape) -> None:
 
 def test_rank_without_a_description(tmp_path: Path) -> None:
     """A tape of an older version has none, and nothing is added."""
-    assert described_beyond({}, False, FakeTape(tmp_path).reader) == {}
+    assert attributes_beyond_resource({}, False, FakeTape(tmp_path).reader) == {}

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_torchdist.model.finding import LinkTarget
-from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.model.reports.incident import LinkTarget
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink, build_exporter
 from otel_torchdist.telemetry.export.exporters import readable_span
-from otel_torchdist.telemetry.export.otlp import MAX_KEPT, OtlpBatch, OtlpEncoder, takes_batches
+from otel_torchdist.telemetry.export.otlp import MAX_CACHED, OtlpBatch, OtlpEncoder, enable_batches
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
@@ -72,8 +72,8 @@ def sdk_request(sent: Sequence[FinishedSpan]) -> Any:
 def exporter_for(receiver: OtlpReceiver) -> SpanExporter:
     """The SDK's exporter."""
     if receiver.protocol == GRPC:
-        return GrpcExporter(endpoint=receiver.endpoint)
-    return HttpExporter(endpoint=f"{receiver.endpoint}/v1/traces")
+        return build_exporter(GrpcExporter, endpoint=receiver.endpoint)
+    return build_exporter(HttpExporter, endpoint=f"{receiver.endpoint}/v1/traces")
 
 
 @given(st.lists(st.lists(spans, min_size=1, max_size=4), min_size=1, max_size=4))
@@ -104,10 +104,10 @@ def test_what_is_kept_is_bounded() -> None:
             attributes = {"torchdist.sequence": next(numbers), "code.stacktrace": f"{next(numbers)}{stack}"}
             encoder.encode([FinishedSpan("all_reduce", 1, 2, None, 100, 200, attributes)])
 
-    encode(MAX_KEPT - 1)
+    encode(MAX_CACHED - 1)
     tracemalloc.start()
     try:
-        encode(2 * MAX_KEPT)
+        encode(2 * MAX_CACHED)
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -126,8 +126,9 @@ def test_the_sdks_exporters_send_what_we_encode(protocol: str) -> None:
     """Fails with an SDK version that no longer calls our encoder: exporting would still work, but slowly."""
     with OtlpReceiver(protocol) as receiver:
         exporter = exporter_for(receiver)
-        assert takes_batches(exporter)
-        batch = Unread([SPAN], RESOURCE, OtlpEncoder(RESOURCE))
+        assert enable_batches(exporter)
+        encoder = OtlpEncoder(RESOURCE)
+        batch = Unread([SPAN], RESOURCE, encoder, [encoder.body(SPAN)])
         assert exporter.export(batch) is SpanExportResult.SUCCESS
         exporter.shutdown()
         [received] = receiver.spans()
@@ -140,7 +141,7 @@ def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> N
     """The user's own spans go through the same exporters, in a process in which we export too."""
     with OtlpReceiver(protocol) as receiver:
         exporter = exporter_for(receiver)
-        assert takes_batches(exporter)
+        assert enable_batches(exporter)
         assert exporter.export([readable_span(SPAN, Resource({"service.name": "user"}))]) is SpanExportResult.SUCCESS
         exporter.shutdown()
         [received] = receiver.spans()
@@ -149,8 +150,8 @@ def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> N
 
 def test_readers_of_a_batch_find_the_sdks_spans() -> None:
     """Spans can be converted, so an exporter that does not know our encoder still exports them."""
-    assert not takes_batches(InMemorySpanExporter())
-    batch = OtlpBatch([SPAN, SPAN], RESOURCE, OtlpEncoder(RESOURCE))
+    assert not enable_batches(InMemorySpanExporter())
+    [batch] = OtlpEncoder(RESOURCE).batches([SPAN, SPAN])
     assert len(batch) == len(batch[:]) == len(list(batch)) == 2
     for found in (batch[0], batch[1:][0], *batch):
         assert isinstance(found, ReadableSpan)
@@ -170,7 +171,7 @@ def test_an_attribute_that_cannot_be_encoded_does_not_take_the_others_along(capl
     assert [span.attributes for span in received] == [dict(SPAN.attributes), *[{"torchdist.rank": 3}] * 5] * 2
     [record] = caplog.records
     assert record.getMessage().startswith(
-        "spans are exported (test exporter) without 10 of their attributes, the first because: "
+        "spans are exported (test exporter) without 10 of their attributes, which cannot be encoded. The first: "
         "\"Failed to encode key code.file.path: 'utf-8' codec"
     )
     assert record.exc_info is None

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.telemetry.export.environment import environment_sink
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span

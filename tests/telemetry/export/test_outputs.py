@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -214,6 +214,9 @@ def test_hints() -> None:
     """
     assert with_hint("the moon is full.. ") == "the moon is full"
     assert with_hint("failed: Connection refused.") == "failed: Connection refused (no process listens there)"
+    told = "Failed to export traces, error code: StatusCode.UNAVAILABLE"
+    assert with_hint(told) == f"{told} (no process listens there, or that port speaks HTTP or requires TLS)"
+    assert with_hint(f"{told}, error details: closed for today") == f"{told}, error details: closed for today"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from opentelemetry.sdk.trace.export import (
 )
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.reports.incident import LinkTarget
+from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.support.waiting import until
@@ -87,7 +90,9 @@ def test_spans_have_our_ids_times_and_links(
     assert (operation.context.trace_id, operation.context.span_id, operation.parent.span_id) == (TRACE, 2, 1)
     assert (operation.status.status_code, operation.status.description) == (StatusCode.ERROR, "it hangs")
     assert dict(operation.attributes or {}) == {"torchdist.step": 1}
-    assert operation.instrumentation_scope and operation.instrumentation_scope.name == "otel_torchdist"
+    assert operation.instrumentation_scope == InstrumentationScope(
+        "otel_torchdist", version("otel-torchdist"), semconv.SCHEMA_URL
+    )
     assert own.context.trace_id != TRACE
 
 

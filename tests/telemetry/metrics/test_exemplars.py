@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
-from otel_torchdist.model.naming import trace_id_of_step
+from otel_torchdist.model.ids import trace_id_of_step
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector

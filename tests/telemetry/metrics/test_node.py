@@ -14,8 +14,9 @@ import pytest
 
 from otel_torchdist.agent.reading.outcomes import show
 from otel_torchdist.judge.stall.findings.slow import PathMeasured
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, Gain, Incident, PathLengths, Severity
 from otel_torchdist.model.kinds import RunIdState, TapeState
+from otel_torchdist.model.reports.finding import Finding, FindingKind, FindingOver, Gain, PathLengths, Severity
+from otel_torchdist.model.reports.incident import Incident
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
@@ -209,7 +210,7 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
         process.wait()
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
         assert dict(METRICS["torchdist_up"].read(metrics.snapshot())) == {(RUN, "1"): 1}
-        rank.gone(cleanly=False)
+        rank.mark_ended(cleanly=False)
     snapshot = metrics.snapshot()
     labels = (RUN, "1", WORLD.key, "all_reduce")
     assert dict(METRICS["torchdist_up"].read(snapshot)) == {(RUN, "1"): 0}

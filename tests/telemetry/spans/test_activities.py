@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
+from otel_torchdist.model.ids import activity_span_id, trace_id_of_step
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
-from otel_torchdist.model.naming import activity_span_id, trace_id_of_step
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv

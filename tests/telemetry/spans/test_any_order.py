@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from otel_torchdist.model.ids import activity_span_id, operation_span_id
 from otel_torchdist.model.kinds import How, RunIdState, TapeState
-from otel_torchdist.model.naming import activity_span_id, operation_span_id
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
+from otel_torchdist.model.ids import operation_span_id
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind, TapeState
 from otel_torchdist.model.names import (
     OTHER,
@@ -19,7 +20,6 @@ from otel_torchdist.model.names import (
     SignatureName,
     pack_label,
 )
-from otel_torchdist.model.naming import operation_span_id
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.telemetry import semconv
 from tests.support.tapes.fake_tape import RUN, SECOND, ClockedTape
@@ -92,8 +92,8 @@ def test_phase(rank: Rank, phase: Phase, shown: str | None) -> None:
         (Flag(0), None),
     ],
 )
-def test_synchronised_timing(make_tape: Callable[..., ClockedTape], flags: Flag, shown: bool | None) -> None:
-    """Where the device was synchronised around an operation, its span says so; no other span does."""
+def test_synchronized_timing(make_tape: Callable[..., ClockedTape], flags: Flag, shown: bool | None) -> None:
+    """Where the device was synchronized around an operation, its span says so; no other span does."""
     tape = make_tape(synchronized=True)
     tape.agree()
     rank = Rank(tape)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBasedTraceIdRatio, Sampler, SamplingResult
 
-from otel_torchdist.model.naming import trace_id_of_step
+from otel_torchdist.model.ids import trace_id_of_step
 from otel_torchdist.telemetry.spans.sampling import SpanBudget, StepSampler
 
 RUN = 0xABCDEF

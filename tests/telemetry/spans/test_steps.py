@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_torchdist.model.finding import LinkTarget
+from otel_torchdist.model.ids import operation_span_id, trace_id_of_step
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.model.naming import operation_span_id, trace_id_of_step
+from otel_torchdist.model.reports.incident import LinkTarget
 from otel_torchdist.telemetry import semconv
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WALL_OFFSET_NS, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
@@ -137,7 +137,7 @@ def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
     rank.poll()
     incident = LinkTarget(77, 88)
     anchor = rank.spans.end_segment(rank.tape.now_ns, incident)
-    target = rank.spans.stalled(hanging, incident)
+    target = rank.spans.mark_stalled(hanging, incident)
     first, second = rank.sink.groups
     assert (len(first[0]), first[1], second[1]) == (1, True, False)
     assert anchor == LinkTarget(first[0][0].trace_id, first[0][0].span_id)
@@ -224,7 +224,7 @@ def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: ClockedTape) 
     hanging = tape.enter(Flag.ASYNC)
     tape.end_step()
     rank.poll()
-    rank.spans.stalled(hanging)
+    rank.spans.mark_stalled(hanging)
     tape.pass_s(1)
     tape.end(hanging, How.POLL)
     tape.end_step()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from otel_torchdist.model.ids import lone_run_id, trace_id_of_step
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.model.naming import lone_run_id, trace_id_of_step
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.steps import MAX_HELD_SPANS
 from tests.support.tapes.fake_tape import RUN_ID, ClockedTape

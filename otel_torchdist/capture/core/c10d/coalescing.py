@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class Coalescing(SessionPart):
         self._find_group = find_group
 
     def hook(self, patches: Patches) -> None:
-        """Patch `_start_coalescing` and `_end_coalescing`."""
-        patches.replace(ProcessGroup, "_start_coalescing", self._make_start)
-        patches.replace(ProcessGroup, "_end_coalescing", self._make_end)
+        """Patch the functions that begin and end a block."""
+        patches.replace(ProcessGroup, core.START_COALESCING, self._make_start)
+        patches.replace(ProcessGroup, core.END_COALESCING, self._make_end)
 
     def _make_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:

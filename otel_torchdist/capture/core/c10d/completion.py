@@ -35,10 +35,12 @@ SWEPT_PER_CALL: Final = 4
 """Number of open operations that a new call polls. With dense traffic, this is more exact than the poller."""
 MAX_MAPPED_TENSORS: Final = 64
 MAX_DROPPED: Final = 32
-"""Maximum number of open operations whose Work was dropped: `wait_tensor` may follow. The tape keeps 64."""
-ISSUED_NS: Final = 1_000_000_000
-"""Maximum time in ns to hold a Work that must not be kept. By then, its caller holds it."""
+"""Maximum number of open operations whose Work was dropped. `wait_tensor` may still end them. (A tape keeps at most
+64 open operations whose slots in the ring were reused.)"""
+MAX_HOLD_NS: Final = 1_000_000_000
+"""Maximum time in ns to hold a Work for its caller. By then, the caller has received it."""
 SETTLE_S: Final = 0.05
+"""Maximum seconds to poll at the end of a tape."""
 _PAUSE_S: Final = 0.001
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
@@ -73,7 +75,7 @@ class Works(SessionPart):
 
         Args:
             patches: Replaces methods, and restores them later.
-            on_async: Called when an operation runs on after its call.
+            on_async: Called when an operation continues after its call has returned.
             make_native: See `Waits`.
         """
         self._on_async = on_async
@@ -81,7 +83,7 @@ class Works(SessionPart):
         self._by_tensor: dict[int, OpenCall] = {}
         self._just_issued: dict[int, OpenCall] = {}
         self._dropped: dict[OpenCall, None] = {}
-        self._gone: deque[_Reference] = deque()
+        self._freed: deque[_Reference] = deque()
         self.waits = Waits(patches, self.open, self.ended, on_async, make_native)
         self._patched_types = self.waits.patched_types
 
@@ -134,7 +136,7 @@ class Works(SessionPart):
     def _hold_for_caller(self, call: OpenCall, work: object) -> None:
         """Hold a Work until this thread's next such call, so that the caller receives the same Python object."""
         call.work_id = id(work)
-        call.reference = reference = _Reference(work, self._gone.append)
+        call.reference = reference = _Reference(work, self._freed.append)
         reference.call = call
         thread = threading.get_ident()
         before = self._just_issued.get(thread)
@@ -143,8 +145,8 @@ class Works(SessionPart):
             before.work = None
 
     def _release_issued(self) -> None:
-        """Release Works that `_hold_for_caller` has held for `ISSUED_NS`."""
-        long_ago = _now() - ISSUED_NS
+        """Release Works that `_hold_for_caller` has held for `MAX_HOLD_NS`."""
+        long_ago = _now() - MAX_HOLD_NS
         for call in list(self._just_issued.values()):
             if call.entered_ns < long_ago:
                 call.work = None
@@ -155,8 +157,8 @@ class Works(SessionPart):
         The weak references call built-in code (`deque.append`). In Python code a signal handler could raise, and the
         interpreter drops exceptions in a destructor.
         """
-        while self._gone:
-            call = self._gone.popleft().call
+        while self._freed:
+            call = self._freed.popleft().call
             if call.reference is not None:
                 self._work_dropped(call)
 
@@ -186,7 +188,7 @@ class Works(SessionPart):
                     self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
 
-    def of_tensor(self, tensor: Any) -> OpenCall | None:
+    def find_writer(self, tensor: Any) -> OpenCall | None:
         """Return the open operation that writes to `tensor`, if any."""
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
@@ -228,8 +230,8 @@ class Works(SessionPart):
         Returns:
             The number of pollable operations still in flight.
         """
-        left = 0
-        if self._gone:
+        in_flight = 0
+        if self._freed:
             self._handle_dropped()
         for call in self._oldest_open(limit):
             work = call.work
@@ -246,8 +248,8 @@ class Works(SessionPart):
             elif call.group.signatures.only_wait_ends:
                 self._cannot_report(call, work)
             else:
-                left += 1
-        return left
+                in_flight += 1
+        return in_flight
 
     def beat(self, recorder: Recorder) -> None:
         """Poll, and release Works that were held for their callers."""
@@ -286,9 +288,9 @@ class Works(SessionPart):
     def _cannot_report(self, call: OpenCall, work: object) -> None:
         """Handle a Work that cannot report completion: from now on, its group's operations end by waits only."""
         call.group.end_by_wait()
-        if call.entered_ns < _now() - ISSUED_NS:  # its caller has it by now
+        if call.entered_ns < _now() - MAX_HOLD_NS:  # its caller has it by now
             call.work_id = id(work)
-            call.reference = reference = _Reference(work, self._gone.append)
+            call.reference = reference = _Reference(work, self._freed.append)
             reference.call = call
             call.work = None
 
@@ -306,7 +308,7 @@ class Works(SessionPart):
 
     def forget_all(self) -> None:
         """Release everything; the operations stay open on their tapes."""
-        for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
+        for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._freed):
             table.clear()
 
 

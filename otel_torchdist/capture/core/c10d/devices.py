@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_torchdist.native.devices import NativeDevices
 
 MAX_WRITTEN: Final = 64
-"""Maximum number of output tensors of an operation that identify a wait for it."""
+"""Maximum number of output tensors per operation whose addresses are kept, to recognize a wait for the operation."""
 
 RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
 """Backends that return a Work for synchronous operations, too. These run on the caller's stream, as with NCCL.
@@ -32,9 +32,11 @@ ONE_STREAM: Final = frozenset({"nccl2"})
 """Backends that run sends and receives on the same stream as asynchronous collectives."""
 
 SETTLE_S: Final = 0.5
+"""Maximum seconds to wait for the last poll, at the end of a tape."""
 STOP_S: Final = 2.0
+"""Maximum seconds to wait for background work to stop, when instrumentation is switched off."""
 EXIT_S: Final = 1.0
-"""Seconds that background work may take to stop, at the end of the process."""
+"""Maximum seconds to wait for background work to stop, at the end of the process."""
 
 ON_BACKEND_STREAM: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 """Flags of operations that NCCL runs on its own streams."""
@@ -77,8 +79,8 @@ class DeviceOperations(Protocol):
         """Record a wait as `wait_begins` does, for several pointers."""
         ...
 
-    def wait_ends(self, wait: Any) -> None:
-        """Record that the wait has been enqueued on the stream."""
+    def wait_ends(self, wait: Any, has_returned: bool) -> None:
+        """Record that the wait has been enqueued on the stream, or drop it if it raised."""
         ...
 
     def room_for_reading(self, device: int) -> Any:
@@ -101,7 +103,7 @@ class DeviceOperations(Protocol):
         """Poll one last time before a tape ends, and drop operations that are still open."""
         ...
 
-    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+    def stop(self, timeout_s: float, *, destroy_events: bool = False) -> None:
         """Stop background work."""
         ...
 
@@ -140,7 +142,7 @@ class Devices(SessionPart):
                 head = next((member for member in coalescing if not member.on_cpu), call)
                 if head is not call:
                     if head.enqueued is None:
-                        _not_followed(call)
+                        _mark_untracked(call)
                     return
             tensor = tensors[0] if type(tensors) is LIST else tensors
             cuda = self.find_cuda() if tensor.is_cuda else None
@@ -151,7 +153,7 @@ class Devices(SessionPart):
         except Exception as error:
             guard.report("device", error)
         if call.enqueued is None:
-            _not_followed(call)
+            _mark_untracked(call)
 
     @property
     def native(self) -> NativeDevices | None:
@@ -172,7 +174,7 @@ class Devices(SessionPart):
 
         Args:
             call: The operation.
-            result: What the dispatcher returned.
+            result: Return value of the dispatcher's operation.
             args: The dispatcher's arguments.
         """
         index = call.operation.work
@@ -222,11 +224,11 @@ class Devices(SessionPart):
             guard.report("wait_tensors", error)
         return None
 
-    def wait_ends(self, wait: object) -> None:
-        """Record that the wait has been enqueued on the stream."""
+    def wait_ends(self, wait: object, has_returned: bool) -> None:
+        """Record that the wait has been enqueued on the stream, or drop it if it raised."""
         with guard.guarded("wait_tensor"):
             if self._cuda is not None:
-                self._cuda.wait_ends(wait)
+                self._cuda.wait_ends(wait, has_returned)
 
     def ends(self, recorder: Recorder) -> None:
         """Poll one last time, and drop operations that are still open."""
@@ -236,7 +238,7 @@ class Devices(SessionPart):
     def close(self, *, at_exit: bool) -> None:
         """Stop background work. Destroy the CUDA events, unless the process ends."""
         if self._cuda is not None:
-            self._cuda.stop(EXIT_S if at_exit else STOP_S, give_events_up=not at_exit)
+            self._cuda.stop(EXIT_S if at_exit else STOP_S, destroy_events=not at_exit)
         self._cuda = None
 
     def forget_in_child(self) -> None:
@@ -260,11 +262,11 @@ def _pointers(output: Any) -> tuple[int, ...]:
     )
 
 
-def _not_followed(call: OpenCall) -> None:
+def _mark_untracked(call: OpenCall) -> None:
     call.tape.mark(call.number, Word.STARTED, 0, How.UNTRACKED)
 
 
 def _end_unknown(call: OpenCall) -> None:
     """Complete the record and mark its end as unknown."""
-    _not_followed(call)
+    _mark_untracked(call)
     call.tape.complete(call.number, call.entered_ns, _now(), How.UNTRACKED)

@@ -24,8 +24,10 @@ from otel_torchdist.capture.core.torch_api import (
     has_foreign_kernel,
     redispatch_of,
     remove_library,
+    schema_of,
     skip_in_dynamo,
 )
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.model.kinds import How
 
@@ -81,38 +83,39 @@ class Dispatcher(SessionPart):
         self._without_ours = _without_our_key if native is None else native.without_python_key
         self._c10d: Any = None
         self._functional: Any = None
-        self._taken: list[str] = []
+        self._conflicts: list[str] = []
 
     def hook(self, patches: Patches) -> None:
         """Register the kernels."""
         hot_path, native, observed, without_ours = self._hot_path, self._native, self._observed, self._without_ours
         self._c10d = torch.library.Library("c10d", "IMPL")
-        self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        self._functional = torch.library.Library(core.FUNCTIONAL_OPS.name, "IMPL")
         for schema in collective_schemas() if self._schemas is None else self._schemas:
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
             if observed is not None:
                 kernel = observed.observe(schema, kernel)
             if self._register(self._c10d, schema.overload, kernel) and native is not None:
                 native.register(schema)
-        for name, wait in _waits().items():
+        for name, wait in _wait_overloads().items():
             make = make_wait_tensor if name == "wait_tensor" else make_wait_tensors
             kernel = make(self._works, hot_path.devices, redispatch_of(wait), without_ours)
             if observed is not None:
                 kernel = observed.observe_wait(kernel)
             if self._register(self._functional, wait, kernel) and native is not None:
                 native.register_wait(name)
-        if self._taken:
+        if self._conflicts:
             _logger.warning(
                 "another library has already registered a kernel for %s: %s not recorded",
-                " and ".join(self._taken), "it is" if len(self._taken) == 1 else "they are",
+                " and ".join(self._conflicts), "it is" if len(self._conflicts) == 1 else "they are",
             )  # fmt: skip
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> bool:
         if has_foreign_kernel(overload):  # our kernel would hide it
-            self._taken.append(overload.name())
+            self._conflicts.append(overload.name())
             return False
-        name = overload._schema.name.partition("::")[2]
-        overload_name = overload._schema.overload_name
+        schema = schema_of(overload)
+        name = schema.name.partition("::")[2]
+        overload_name = schema.overload_name
         qualified = f"{name}.{overload_name}" if overload_name else name
         library.impl(qualified, kernel, self._key, with_keyset=True)
         return True
@@ -128,8 +131,8 @@ class Dispatcher(SessionPart):
         self._c10d = self._functional = None
 
 
-def _waits() -> dict[str, Any]:
-    functional: Any = torch.ops._c10d_functional
+def _wait_overloads() -> dict[str, Any]:
+    functional: Any = core.FUNCTIONAL_OPS.find()
     waits = {name: getattr(functional, name, None) for name in ("wait_tensor", "wait_tensors")}
     return {name: wait.default for name, wait in waits.items() if wait is not None}  # wait_tensors: torch 2.15
 
@@ -144,14 +147,14 @@ def usable_library(library: Library | None, schemas: Iterable[OperationSchema]) 
     if library is None:
         return None
     key = library.python_key_name().decode()
-    overloads = [*(schema.overload for schema in schemas), *_waits().values()]
-    taken = [overload.name() for overload in overloads if has_foreign_kernel(overload, key)]
-    if not taken:
+    overloads = [*(schema.overload for schema in schemas), *_wait_overloads().values()]
+    conflicts = [overload.name() for overload in overloads if has_foreign_kernel(overload, key)]
+    if not conflicts:
         return library
     _logger.warning(
         "another library has already registered a kernel for %s where the native library needs one: recording in "
         "Python, which takes longer (%s)",
-        " and ".join(taken), OTEL_PYTHON_TORCHDIST_CAPTURE,
+        " and ".join(conflicts), OTEL_PYTHON_TORCHDIST_CAPTURE,
     )  # fmt: skip
     return None
 
@@ -170,18 +173,18 @@ def _make_kernel(
     enter, leave = hot_path.enter, hot_path.leave
     failed, interrupted, not_received = hot_path.failed, hot_path.interrupted, hot_path.not_received
     follow = hot_path.works.follow
-    remaining: dict[int, Any] = {}
+    cached_keys: dict[int, Any] = {}
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        keys = keyset.raw_repr()  # an int costs a third as much as another key set
-        rest = remaining.get(keys)
-        if rest is None:
-            rest = remaining[keys] = without_ours(keyset)
+        keys = keyset.raw_repr()  # looking up an int takes a third of the time of making a key set
+        backend_keys = cached_keys.get(keys)
+        if backend_keys is None:
+            backend_keys = cached_keys[keys] = without_ours(keyset)
         call = None
         is_issued = False
         try:  # a signal handler may raise at any call here
             call = enter(operation, args, keys)
-            result = redispatch(rest, *args)  # no signal handler can run between these two calls
+            result = redispatch(backend_keys, *args)  # no signal handler can run between these two calls
             is_issued = True
             if call is None:
                 return result
@@ -215,14 +218,17 @@ def make_wait_tensor(
     began, failed = works.waits.began, works.waits.failed
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        call = works.of_tensor(tensor)
+        call = works.find_writer(tensor)
         if call is None:
             wait = devices.wait_begins(tensor) if devices.written else None
+            has_returned = False
             try:
-                return redispatch(without_ours(keyset), tensor)
+                result = redispatch(without_ours(keyset), tensor)
+                has_returned = True
+                return result
             finally:
                 if wait is not None:
-                    devices.wait_ends(wait)
+                    devices.wait_ends(wait, has_returned)
         stage = BEFORE
         result = None
         try:
@@ -268,7 +274,7 @@ def make_wait_tensors(
             raise
         finally:
             if wait is not None:
-                devices.wait_ends(wait)
+                devices.wait_ends(wait, is_over)
         return result
 
     skip_in_dynamo(wait_tensors.__code__)
@@ -278,7 +284,7 @@ def make_wait_tensors(
 def _writing_to(tensors: Any, works: Works) -> list[OpenCall]:
     """Return the open operations that write to any of these tensors, without duplicates."""
     try:
-        calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
+        calls = dict.fromkeys(works.find_writer(tensor) for tensor in tensors)
         return [call for call in calls if call is not None]
     except Exception as error:
         guard.report("wait_tensors", error)

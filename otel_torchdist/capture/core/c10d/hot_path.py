@@ -22,10 +22,12 @@ from otel_torchdist.capture.core.calls.signatures import key_of
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.model.recording_level import RecordingLevel
 from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.c10d.devices import Devices
+    from otel_torchdist.capture.core.call_sites import CallSites
     from otel_torchdist.capture.core.calls.call import GroupState
     from otel_torchdist.capture.core.calls.schemas import OperationSchema
     from otel_torchdist.capture.core.groups.groups import Groups
@@ -106,15 +108,26 @@ class HotPath(SessionPart):
         self._find_group = find_group
         self._labelled = labels.thread
         self._forked = forked
+        self._call_sites: CallSites | None = None
         self.forget_in_child()
 
     def forget_in_child(self) -> None:
         """Drop each thread's last operation, which references the tape, and its id, which differs in a forked child."""
         self._thread = _Thread()
-        self._process = _getpid()
+        self._pid = _getpid()
+
+    def begins(self, recorder: Recorder) -> None:
+        """Start recording to a new tape."""
+        self._call_sites = recorder.call_sites
+
+    def reduce(self, level: RecordingLevel) -> None:
+        """Find no call sites from `NO_CALL_SITES` on."""
+        if self._call_sites is not None:
+            self._call_sites.is_reduced = level >= RecordingLevel.NO_CALL_SITES
 
     def ends(self, recorder: Recorder) -> None:
         """Drop each thread's last operation, which references the tape."""
+        self._call_sites = None
         self.forget_in_child()
 
     def leave_groups(self) -> None:
@@ -192,7 +205,7 @@ class HotPath(SessionPart):
             if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
-                if _getpid() != self._process:  # forked from C: Python's hooks have not run
+                if _getpid() != self._pid:  # forked from C: Python's hooks have not run
                     return self._leave_to_parent(call)
                 call.is_plain = False
                 call.overhead_ns = _now() - max(entered, plan.planned_ns)
@@ -200,7 +213,7 @@ class HotPath(SessionPart):
         except BaseException as error:
             thread.entered = None
             if plan is not None and not number:
-                number = plan.tape.begun_at(entered)
+                number = plan.tape.find_record_entered_at(entered)
             if number and plan is not None:
                 plan.tape.complete(number, entered, _now(), How.ABANDONED)
             if call is not None and not call.on_cpu:

@@ -11,13 +11,13 @@ import ctypes
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from otel_torchdist import guard
 from otel_torchdist.capture.core.c10d.devices import ON_BACKEND_STREAM, RETURNS_WORK
 from otel_torchdist.capture.core.calls.call import SOMETIMES, OpenCall, Plan
 from otel_torchdist.capture.core.failures import failure_word
 from otel_torchdist.capture.core.part import SessionPart
+from otel_torchdist.capture.core.torch_api import schema_of
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, NativeTapeWriter, PlanFlag
@@ -60,12 +60,11 @@ class NativeKernels(SessionPart):
 
     def without_python_key(self, keyset: Any) -> Any:
         """Return the key set with which a Python kernel calls the backend."""
-        key_set: Any = torch._C.DispatchKeySet  # pyright: ignore  # not in the stubs
-        return key_set.from_raw_repr(keyset.raw_repr() & ~self._python_key)
+        return core.DISPATCH_KEY_SET.find().from_raw_repr(keyset.raw_repr() & ~self._python_key)
 
     def register(self, schema: OperationSchema) -> None:
         """Register the kernel of an operation."""
-        name = schema.overload._schema.name
+        torch_schema = schema_of(schema.overload)
         layout = OperationLayout(
             index=schema.index,
             group=schema.group,
@@ -79,11 +78,11 @@ class NativeKernels(SessionPart):
             gathered=schema.gathered,
             work=schema.work,
         )
-        self.library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))
+        self.library.register(torch_schema.name.encode(), torch_schema.overload_name.encode(), ctypes.byref(layout))
 
     def register_wait(self, name: str) -> None:
         """Register the kernel of `wait_tensor` or `wait_tensors`."""
-        self.library.register_wait(f"_c10d_functional::{name}".encode(), name == "wait_tensors")
+        self.library.register_wait(f"{core.FUNCTIONAL_OPS.name}::{name}".encode(), name == "wait_tensors")
 
     def remove(self) -> None:
         """Remove all kernels."""

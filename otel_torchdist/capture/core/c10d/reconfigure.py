@@ -20,6 +20,7 @@ from otel_torchdist.capture.core.calls.call import OpenCall, Plan
 from otel_torchdist.capture.core.calls.schemas import OperationSchema
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import LIST
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.names import SignatureName
@@ -65,7 +66,7 @@ class Reconfigurations(SessionPart):
 
     def hook(self, patches: Patches) -> None:
         """Patch `reconfigure` if this torch has it."""
-        patches.replace(ProcessGroup, "reconfigure", self._make_reconfigure)
+        patches.replace(ProcessGroup, core.RECONFIGURE, self._make_reconfigure)
 
     def _make_reconfigure(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -87,7 +88,7 @@ class Reconfigurations(SessionPart):
         return reconfigure
 
     def _begin(self, group: ProcessGroup, options: Any) -> OpenCall | None:
-        """Register the new membership. The call drops the old members even if it fails."""
+        """Register the new membership. `reconfigure` drops the old members even if it fails."""
         from otel_torchdist.capture.core.groups.membership import find_membership
 
         before = self._find_group(group)
@@ -96,10 +97,10 @@ class Reconfigurations(SessionPart):
         handles: Any = options.handles
         # For a set, the backend chooses the order. All members must record the same order, so we sort.
         ordered: list[str] = list(handles) if type(handles) is LIST else sorted(handles)
-        handle = group.get_reconfigure_handle()
+        handle = core.RECONFIGURE_HANDLE.of(group)()
         membership = find_membership(before.name.ranks, handle, ordered, int(options.uuid))
         recorder = before.recorder
-        state = self._groups.learn(recorder, group, membership=membership)
+        state = self._groups.register(recorder, group, membership=membership)
         if before.is_default:
             state.become_default()
         if self._groups.default is before:

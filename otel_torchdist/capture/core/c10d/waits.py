@@ -10,20 +10,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch.distributed import Work
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.failures import hide_frame
 from otel_torchdist.capture.core.part import RecordingPart
 from otel_torchdist.capture.core.torch_api import Patches
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.call import OpenCall, Plan
     from otel_torchdist.capture.core.recorder import Recorder
-    from otel_torchdist.capture.core.torch_api import Patches
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _CANNOT_PROBE: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
@@ -177,8 +176,8 @@ class Waits:
     def _probe_completion(self, plan: Plan, work: Any) -> None:
         """Check, after a wait has returned, whether the Works of this backend report completion.
 
-        torch sees only the C++ part of a Work written in Python. torchcomms' Works lack `isCompleted`, so they never
-        are complete.
+        torch only calls the C++ base of a Work written in Python. torchcomms' Works do not override `isCompleted`, so
+        torch never reports them as complete.
         """
         if plan.flags & _CANNOT_PROBE:
             return
@@ -198,14 +197,15 @@ def is_in_flight(work: Any) -> bool:
 
 
 class FutureWaits(RecordingPart):
-    """The session part that records waits for futures, such as `Work.get_future` returns, without their operations.
+    """The session part that records waits for futures, such as the future that `Work.get_future` returns.
 
-    `torch.futures.Future` is a subclass. Its `wait` calls the method that is patched here.
+    The record does not say which operation the thread waits for. `torch.futures.Future` is a subclass: its `wait` calls
+    the method that is patched here.
     """
 
     def hook(self, patches: Patches) -> None:
         """Patch `wait` of all futures."""
-        patches.replace(torch._C.Future, "wait", self._make_wait)  # pyright: ignore[reportPrivateUsage]
+        patches.replace(core.FUTURE.find(), "wait", self._make_wait)
 
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(future: Any) -> Any:

@@ -16,8 +16,8 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist import guard as _guard
 from otel_torchdist.capture.core.torch_api import backend_and_store, backends_with_timeouts
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.names import AtTimeout
 
 if TYPE_CHECKING:
@@ -47,28 +47,39 @@ class Backends:
 def has_several_backends(group: ProcessGroup) -> bool:
     """Return whether a group has different backends for different device types."""
     try:
-        backends = [group._get_backend(device) for device in group._device_types]
+        get_backend: Any = core.GET_BACKEND.of(group)
+        if get_backend is None:
+            return False
+        device_types: Any = core.DEVICE_TYPES.of(group, ())
+        backends = [get_backend(device) for device in device_types]
     except (RuntimeError, ValueError) as error:
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return False
     return len({id(backend) for backend in backends}) > 1
 
 
-@_guard.calls_plug_ins
+@guard.calls_plug_ins
 def backend_name(group: ProcessGroup, device: str) -> str:
     """Return the backend for a device type, such as `gloo`, or '' if the group has none for it."""
     try:
-        backend = group._get_backend(torch.device(device))
+        get_backend = core.GET_BACKEND.of(group)
+        if get_backend is None:
+            return _configured_on(group, device)
+        backend = get_backend(torch.device(device))
     except (RuntimeError, ValueError) as error:
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return ""
     try:
         return str(backend.name())
     except RuntimeError as error:  # torch 2.8's fake backend has no name
-        _guard.pass_on(error)
-        configured = configured_backend(group)  # `gloo`, or `cpu:gloo,cuda:fake`
-        by_device = dict(part.split(":", 1) for part in configured.split(",") if ":" in part)
-        return by_device.get(device, configured)
+        guard.pass_on(error)
+        return _configured_on(group, device)
+
+
+def _configured_on(group: ProcessGroup, device: str) -> str:
+    configured = configured_backend(group)  # `gloo`, or `cpu:gloo,cuda:fake`
+    by_device = dict(part.split(":", 1) for part in configured.split(",") if ":" in part)
+    return by_device.get(device, configured)
 
 
 def configured_backend(group: ProcessGroup) -> str:
@@ -83,7 +94,7 @@ _TRUE: Final = ("1", "Y", "YES", "T", "TRUE")
 
 
 def at_timeout_of(configured: str) -> AtTimeout:
-    """Return the reaction of the backends to a timeout; `UNKNOWN` if they differ.
+    """Return what the backends do at a timeout; `UNKNOWN` if they differ.
 
     Args:
         configured: As in torch's registry: `gloo`, or `cpu:gloo,cuda:nccl`.
@@ -125,7 +136,7 @@ def timeout_of(group: ProcessGroup, device: str = "") -> int:
 
 def _device_types(group: ProcessGroup) -> list[Any]:
     try:
-        return list(group._device_types)
+        return list(core.DEVICE_TYPES.of(group, ()))
     except RuntimeError as error:
         guard.pass_on(error)
         return []
@@ -134,8 +145,10 @@ def _device_types(group: ProcessGroup) -> list[Any]:
 @guard.calls_plug_ins
 def _timeout_on(group: ProcessGroup, device: str) -> int:
     try:
-        backend: Any = group._get_backend(torch.device(device))
-        timeout = backend.options._timeout
+        get_backend: Any = core.GET_BACKEND.of(group)
+        if get_backend is None:
+            return 0
+        timeout = getattr(get_backend(torch.device(device)).options, core.BACKEND_TIMEOUT.name)
     except (AttributeError, RuntimeError, ValueError) as error:  # no such backend, or a backend without options
         guard.pass_on(error)
         return 0
@@ -164,6 +177,6 @@ def follow_timeouts(patches: Patches, changed: Callable[[], None]) -> None:
 
         return set_timeout
 
-    patches.replace(ProcessGroup, "set_timeout", make)
+    patches.replace(ProcessGroup, core.SET_GROUP_TIMEOUT, make)
     for backend in backends_with_timeouts():
-        patches.replace(backend, "_set_default_timeout", make)
+        patches.replace(backend, core.SET_TIMEOUT, make)

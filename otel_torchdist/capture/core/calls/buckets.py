@@ -1,6 +1,6 @@
 """Counts the gradient buckets that DDP reduces, for both kernels, and finds the parameters in a message.
 
-See `capture/parts/ddp.py`. The parameters of a message are only determined if it has a bad value.
+See `capture/parts/ddp.py`. The parameters of a message are only determined if it contains a non-finite value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, MutableSequence, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.names import LabelKind, LabelName, pack_label
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 MAX_PARAMETER: Final = 300
 """Maximum length of a parameter's name."""
 MAX_FRAMES: Final = 64
-"""Number of frames searched for FSDP's."""
-_FSDP_MODULE: Final = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
-_COLLECTIVES: Final = frozenset({"foreach_all_gather", "foreach_reduce"})
+"""Maximum number of frames that are searched for the function in which FSDP communicates."""
+_FSDP_MODULE: Final = training.UNIT_GATHER.module
+_COLLECTIVES: Final = frozenset({training.UNIT_GATHER.name, training.UNIT_SCATTER.name})
 
 
 class MessageParameters(NamedTuple):
@@ -61,7 +62,7 @@ def parameters_of_bucket(
             `2 1, 0`. '' before that.
         is_rebuilt: Whether DDP has rebuilt the buckets. It logs them some steps later.
     """
-    build = getattr(model, "_build_params_for_reducer", None)
+    build = training.DDP_BUILD.of(model)
     parameters: list[torch.Tensor] = build()[0] if build is not None else []
     if is_rebuilt:
         buckets = [[int(index) for index in bucket.split()] for bucket in assigned.split(",") if bucket.strip()]
@@ -73,7 +74,7 @@ def parameters_of_bucket(
     if not members or sum(parameter.nbytes for parameter in members) != sizes[index]:
         return None
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
-    return _parameters([names.get(id(member)) for member in members], [member.numel() for member in members])
+    return _message_parameters([names.get(id(member)) for member in members], [member.numel() for member in members])
 
 
 def _first_buckets(parameters: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[list[int]]:
@@ -102,7 +103,7 @@ def parameters_of_unit(elements: int, ranks: int) -> MessageParameters | None:
         elements: Number of elements of the message.
         ranks: Size of its group.
     """
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `inspect` would call it
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `inspect` uses it, too
     for _ in range(MAX_FRAMES):
         if frame is None:
             return None
@@ -119,18 +120,18 @@ def _parameters_of(unit: Iterable[Any], elements: int, ranks: int) -> MessagePar
     lengths = [int(parameter.padded_sharded_param_size.numel()) for parameter in parameters]
     if elements not in (sum(lengths), ranks * sum(lengths)):
         return None
-    return _parameters([getattr(parameter, "_param_fqn", None) for parameter in parameters], lengths)
+    return _message_parameters([training.UNIT_PARAMETER.of(parameter) for parameter in parameters], lengths)
 
 
-def _parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageParameters | None:
-    shown = [name[:MAX_PARAMETER] for name in names if name]
-    is_whole = len(shown) == len(lengths) and sum(lengths) > 0
-    return MessageParameters(shown, lengths) if is_whole else None
+def _message_parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageParameters | None:
+    cut_names = [name[:MAX_PARAMETER] for name in names if name]
+    is_complete = len(cut_names) == len(lengths) and sum(lengths) > 0
+    return MessageParameters(cut_names, lengths) if is_complete else None
 
 
 MAX_BUCKETS: Final = 4096
 _OUT_OF_ORDER: Final = -1
-"""Stands for the next bucket after a call out of order."""
+"""Index of the next bucket after a call out of order: unknown until the next forward."""
 _SIZE: Final = 8
 """Bytes of the message size, the first field of the constant part of a record."""
 _LABEL_END: Final = LABEL_OFFSET + LABEL.size
@@ -150,7 +151,7 @@ class Buckets:
 
     def __init__(self, recorder: Recorder, native: NativeGroup | None) -> None:
         """Initialize without known buckets. `native` is the group in the native library, if it is in use."""
-        self.label = recorder.label(LabelName(LabelKind.DDP))
+        self.label = recorder.intern_label(LabelName(LabelKind.DDP))
         self._native = native
         self._sizes: tuple[int, ...] = ()
         self._next: MutableSequence[int] = [0] if native is None else native.next_bucket()
@@ -160,8 +161,8 @@ class Buckets:
         self._is_rebuilt = False
         self._parameters: dict[int, MessageParameters | None] = {}
 
-    def is_of(self, model: Any) -> bool:
-        """Return whether this model's buckets are known, or several models share the group."""
+    def knows(self, model: Any) -> bool:
+        """Return whether this model's buckets are known, or not needed because several models share the group."""
         return self._is_shared or (self._model is not None and self._model() is model)
 
     def learn(self, model: Any, sizes: Sequence[int], assigned: str = "", is_rebuilt: bool = False) -> None:
@@ -175,17 +176,17 @@ class Buckets:
         """
         self._assigned, self._is_rebuilt = assigned, is_rebuilt
         self._parameters.clear()
-        other = self._model() if self._model is not None else None
-        self._is_shared = self._is_shared or (other is not None and other is not model)
+        previous = self._model() if self._model is not None else None
+        self._is_shared = self._is_shared or (previous is not None and previous is not model)
         self._model = weakref.ref(model)
         counted = tuple(sizes) if not self._is_shared and len(sizes) <= MAX_BUCKETS else ()
         if counted != self._sizes:
             self._sizes = counted
             if self._native is not None:
                 self._native.set_buckets(self.label, counted)
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Start over with the first bucket."""
         self._next[0] = 0
 
@@ -202,7 +203,7 @@ class Buckets:
     def put_label(self, tail: bytes) -> bytes:
         """Add the bucket to the constant part of the record of a call in a backward pass, if the bucket is certain.
 
-        `piece_of` in native/source/plans.cc does the same.
+        `bucket_number_of` in native/source/plans.cc does the same.
         """
         size = int.from_bytes(tail[:_SIZE], sys.byteorder)
         index = self._next[0]

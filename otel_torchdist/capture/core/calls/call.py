@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.calls.buckets import Buckets
     from otel_torchdist.capture.core.calls.schemas import OperationSchema
     from otel_torchdist.capture.core.recorder import Recorder
-    from otel_torchdist.model.names import GroupName
 
 SOMETIMES: Final = 1
 ALWAYS: Final = 2
+"""Values of `Plan.reading`."""
 
 _BACKGROUND: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 
 PlanKey: TypeAlias = tuple[Any, ...]
+"""The properties that calls of one plan have in common; built by `HotPath.enter`."""
 
 
 class GroupState(GroupChannels):
@@ -67,11 +68,11 @@ class GroupState(GroupChannels):
         self.ragged: RaggedLines[Plan] = RaggedLines()
         self.buckets: Buckets | None = None
         self.is_over = False
-        recorder.message_counters.add_user(self)
+        recorder.message_counters.add_plan_owner(self)
         self.native = recorder.native.add_group(not self.has_several_channels) if recorder.native is not None else None
 
     def end_by_wait(self) -> None:
-        """From now on, take ends from waits only: the backend's Works cannot report completion."""
+        """From now on, operations end only when a wait returns: the backend's Works cannot report completion."""
         if not self.signatures.only_wait_ends:
             self.signatures.only_wait_ends = True
             self.forget_plans()
@@ -134,7 +135,7 @@ class Plan:
         channel: The channel that the calls are issued on.
         counter: The counter of the calls: the channel's collectives, or messages with the same peer and tag.
         tail: The constant part of the records. If there is a reduce op: for calls whose op is not read.
-        tail_read: The same for calls whose reduce op is read, and for an uneven `all_to_all` or `all_gather`.
+        tail_read: `tail` for calls whose reduce op is read, and for an uneven `all_to_all` or `all_gather`.
         on_cpu: Whether the host can observe the ends.
         is_background: Whether the caller continues while the operations run.
         is_plain: Whether the operations run on the CPU, one at a time, and their callers wait for them immediately.

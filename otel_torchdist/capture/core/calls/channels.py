@@ -48,8 +48,8 @@ class GroupChannel:
         """Number of collectives issued so far."""
         return self.counter[0]
 
-    def messages(self, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
-        """Return the counter of messages with this source, destination and tag, and whether the peer's is comparable.
+    def message_counter(self, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
+        """Return the counter of messages with this peer, direction and tag, and whether the peer counts alike.
 
         See `MessageCounters`.
         """
@@ -153,13 +153,13 @@ class GroupChannels(GroupChannel):
         self._timeouts_left -= 1
         return True
 
-    def special_name(self, channel: GroupChannel, device: str, has_call_timeout: bool, is_comparable: bool) -> int:
-        """Return the name id for special operations of a channel.
+    def name_of_variant(self, channel: GroupChannel, device: str, has_call_timeout: bool, is_comparable: bool) -> int:
+        """Return the name id for operations with another timeout or with incomparable sequence numbers.
 
         Args:
             channel: The channel.
             device: Device type of the operations.
-            has_call_timeout: Whether the call passed a timeout. The record does not hold it.
+            has_call_timeout: Whether the call passed a timeout, which replaces the group's and is not recorded.
             is_comparable: Whether the sequence numbers can be compared with other ranks'.
         """
         name = self.name if channel is self else self._name_on(device)

@@ -17,7 +17,6 @@ from otel_torchdist.tape.writer import TapeWriter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_torchdist.capture.core.calls.call import Plan
     from otel_torchdist.capture.core.calls.schemas import OperationSchema
 
 
@@ -29,15 +28,15 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
     try:
         sent, output = args[operation.described], args[operation.received]
         if type(sent) is LIST:
-            splits = _of_list(sent, output)
+            splits = _splits_of_list(sent, output)
         else:
             outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
             if not outgoing and not incoming:
                 return plan.tail
-            splits = _of_tensor(sent, output, outgoing, incoming)
+            splits = _splits_of_tensor(sent, output, outgoing, incoming)
         if splits is None:
             return plan.tail
-        from otel_torchdist.tape.records.splits import pack_splits  # few programs exchange unevenly
+        from otel_torchdist.tape.records.splits import pack_splits  # imported late: few programs exchange unevenly
 
         plan.tape.write_splits(pack_splits(entered_ns, thread, *splits))
         return plan.tail_read
@@ -46,12 +45,12 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
         return plan.tail
 
 
-def _of_tensor(
+def _splits_of_tensor(
     sent: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
 ) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
     """Return the split of an `all_to_all_single`: sent rows per member, row bytes, received bytes, received rows.
 
-    Returns None if the split is even. Without split sizes, all parts of that side are equal.
+    Returns None if the split is even. A side (sent or received) without split sizes has equal parts.
     """
     members = len(outgoing or incoming)
     parts = outgoing or [sent.shape[0] // members] * members
@@ -65,7 +64,7 @@ def _of_tensor(
     return parts, row, output.nbytes, expected
 
 
-def _of_list(sent: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
+def _splits_of_list(sent: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
     """Return the split of an `all_to_all` of lists. Lists of more than `MAX_SUMMED` tensors count as even."""
     if not 0 < len(sent) <= MAX_SUMMED:
         return None
@@ -96,8 +95,8 @@ REDUCE_OP_FIRST: Final = 16
 REDUCE_OP_EVERY: Final = 31
 """A plan's reduce op is read on its first 16 calls, then whenever the group's sequence number is a multiple of 31: in
 the same operations on every rank, whichever lines the ranks call them from. Reading it is a TorchScript call of 2 to
-5 µs, up to half the cost of a recorded call. At a call site whose reduce op has changed, it is always read. Each record
-states whether its reduce op was read."""
+5 µs, up to half the cost of a recorded call. At a call site that has changed its reduce op, the op is always read. Each
+record states whether its reduce op was read."""
 
 
 def read_arguments(
@@ -172,17 +171,17 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     times_forgotten = recorder.message_counters.times_forgotten
     counter, is_comparable = channel.counter, True
     if operation.point_to_point:
-        counter, is_comparable = channel.messages(operation.name == SEND, peer, tag)
+        counter, is_comparable = channel.message_counter(operation.name == SEND, peer, tag)
     group_id = channel.name_id
     if has_call_timeout or not is_comparable:
-        group_id = group.special_name(channel, described.device, has_call_timeout, is_comparable)
+        group_id = group.name_of_variant(channel, described.device, has_call_timeout, is_comparable)
     prepare = partial(
         TapeWriter.prepare,
         message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
         group=group_id,
         signature=described.signature,
         call_site=site_id,
-        label=recorder.label(label) if label else 0,
+        label=recorder.intern_label(label) if label else 0,
         peer=peer,
         tag=tag,
         thread=thread,

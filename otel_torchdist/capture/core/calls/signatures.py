@@ -17,7 +17,6 @@ from otel_torchdist.model.names import OTHER, SPARE_OF_SHAPES, SignatureName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_torchdist.capture.core.calls.schemas import OperationSchema
     from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_DESCRIBED: Final = 8
@@ -27,7 +26,7 @@ MAX_SUMMED: Final = 64
 
 
 class CallSignature:
-    """A signature as the hot path needs it. Has slots, because its fields are read on every call.
+    """The properties of a call's tensors and reduce op that its plan needs.
 
     Attributes:
         signature: Its name id.
@@ -89,7 +88,7 @@ class Signatures:
         if not has_shapes and name.shapes:
             name = dataclasses.replace(name, shapes=())
             flags |= Flag.SIGNATURE_CAPPED
-        signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
+        signature = self._names.intern_optional(name, SPARE_OF_SHAPES if name.shapes else 0)
         if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
         if signature == OTHER:  # names without shapes are few
@@ -148,10 +147,12 @@ def key_of(tensors: list[torch.Tensor]) -> tuple[object, ...]:
 RAGGED_AFTER: Final = 128
 """Number of different shapes at one line that makes it ragged."""
 RAGGED_PEERS_AFTER: Final = 8
-"""Number of different shapes with one peer that a ragged line needs, too: its roots may take turns."""
+"""Number of different shapes with one root or peer that a ragged line must also have. If ranks take turns as the root,
+each with a shape of its own, shapes do repeat."""
 MAX_LINES: Final = 4096
 
 Line: TypeAlias = tuple[Any, ...]
+"""A call's plan key without its shapes."""
 P = TypeVar("P")
 
 _PEER: Final = -7

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from otel_torchdist.capture.core.torch_api import current_cuda_stream
+from otel_torchdist.capture.upstream.headers import CURRENT_STREAM, STREAM_HANDLE
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.native.devices import CudaFunctions, address_of
 from otel_torchdist.native.library import Library
@@ -231,11 +232,6 @@ def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
         raise DriverError(f"there is no CUDA runtime: {error}") from error
 
 
-_CURRENT_STREAM: Final = "_ZN3c104cuda20getCurrentCUDAStreamEa"
-_STREAM_HANDLE: Final = "_ZNK3c104cuda10CUDAStream6streamEv"
-"""`c10::cuda::getCurrentCUDAStream(signed char)` and `c10::cuda::CUDAStream::stream() const`, mangled."""
-
-
 def cuda_functions(library: Library) -> CudaFunctions:
     """Return the runtime functions for the native library.
 
@@ -243,7 +239,9 @@ def cuda_functions(library: Library) -> CudaFunctions:
         NativeError: A function is missing.
     """
     runtime = ctypes.CDLL(str(_LIBRARY))
-    stream = library.stream_of_torch(address_of(runtime, _CURRENT_STREAM), address_of(runtime, _STREAM_HANDLE))
+    stream = library.stream_of_torch(
+        address_of(runtime, CURRENT_STREAM.mangled), address_of(runtime, STREAM_HANDLE.mangled)
+    )
     return CudaFunctions(
         current_stream=stream,
         is_capturing=address_of(runtime, "cudaStreamIsCapturing"),

@@ -26,8 +26,8 @@ _HAS_LEFT: Final = IS_ISSUED | IS_VOID | IS_ELSEWHERE
 """Flags that are set once the call has left the library."""
 
 
-class _Reported:
-    """A completed future of PyTorch's watchdog."""
+class _Completed:
+    """Stand-in for a completed future of PyTorch's watchdog, with the result that the library has read from it."""
 
     def __init__(self, result: int) -> None:
         """Initialize with the result that the library reports."""
@@ -42,8 +42,8 @@ class _Reported:
         return self._result - 1
 
 
-class _Failed(_Reported):
-    """A failed future of PyTorch's watchdog."""
+class _Failed(_Completed):
+    """Stand-in for a failed future of PyTorch's watchdog."""
 
     def value(self) -> int:
         """Raise an error of the class that the library reports."""
@@ -74,7 +74,7 @@ class NativeOperation(QueuedOperation):
             item.after or 0,
         )
         self._devices = devices
-        self.slot = item.place
+        self.slot = item.slot
 
     def refresh(self) -> None:
         """Read the state, which the calling thread writes."""
@@ -93,10 +93,10 @@ class NativeOperation(QueuedOperation):
             self._devices.release(self.slot)
 
 
-def _result_of(result: int) -> _Reported | None:
+def _result_of(result: int) -> _Completed | None:
     if not result:
         return None
-    return _Failed(result) if result >= RESULT_FAILED else _Reported(result)
+    return _Failed(result) if result >= RESULT_FAILED else _Completed(result)
 
 
 class NativeInbox:
@@ -123,33 +123,32 @@ class NativeInbox:
         self._describe = describe
         self._in_flight: dict[int, NativeOperation] = {}
 
-    def take(self) -> tuple[list[QueuedOperation], list[StreamWait]]:
-        """Return the operations and waits since the last call."""
+    def take(self) -> list[QueuedOperation]:
+        """Return the operations since the last call. Waits are added to theirs, also to earlier ones."""
         operations: list[QueuedOperation] = []
-        waits: list[StreamWait] = []
         while items := self.devices.take():
             for item in items:
                 if item.is_wait:
-                    self._add_wait(item, waits)
+                    self._add_wait(item)
                 else:
                     self._add_operation(item, operations)
-        return operations, waits
+        return operations
 
     def _add_operation(self, item: DeviceItem, operations: list[QueuedOperation]) -> None:
         plan = self._plan_of(item.session or 0, item.kind)
         if plan is None:
-            return  # its tape has ended. Its slot in the library is not reused: its call may not have returned
+            return  # its tape has ended. The library does not reuse its slot, because the call may not have returned
         operation = NativeOperation(self.devices, item, plan, self._peer_of(plan, item.peer))
-        self._in_flight[item.place] = operation
+        self._in_flight[item.slot] = operation
         operations.append(operation)
 
-    def _add_wait(self, item: DeviceItem, waits: list[StreamWait]) -> None:
-        operation = self._in_flight.get(item.place)
+    def _add_wait(self, item: DeviceItem) -> None:
+        operation = self._in_flight.get(item.slot)
         if operation is None or operation.call.number != item.number or operation.wait is not None:
             self.devices.give_back(item.device, (item.before, item.after))
             return
-        waits.append(
-            StreamWait(operation, item.stream or 0, item.entered_ns, item.before, item.after or 0, took_ns=item.took_ns)
+        operation.wait = StreamWait(
+            operation, item.stream or 0, item.entered_ns, item.before, item.after or 0, took_ns=item.took_ns
         )
 
     def dropped(self, operation: QueuedOperation) -> None:

@@ -2,8 +2,9 @@
 
 A synchronous operation runs on the caller's stream, between two events. An asynchronous operation runs on a stream of
 NCCL, which is only accessible through its Work. It starts when the caller's stream has reached an event before the call
-and NCCL has finished the operations ahead. Its end comes from PyTorch's watchdog, or from an event after a wait. The
-watchdog of `nccl2` (`nccl` from torch 2.15 on) checks once a second, the earlier watchdog ten times.
+and NCCL has finished the operations ahead. Its end comes from PyTorch's watchdog, or from events around a wait, which
+are recorded for one operation in 16, in pairs (`is_timed`): each event takes the program's thread 9 µs. The watchdog
+of `nccl2` (`nccl` from torch 2.15 on) checks once a second, the earlier watchdog ten times.
 
 On a device that waits for its host, the time between two events includes the host's time: the device reaches an
 operation when its stream is free, and the host may take about 0.1 ms more to enqueue it.
@@ -31,9 +32,8 @@ from otel_torchdist.capture.core.cuda.driver import (
 )
 from otel_torchdist.capture.core.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.core.cuda.poller import DevicePoller, Wake
-from otel_torchdist.capture.core.cuda.queues import QueuedOperation, StreamWait
+from otel_torchdist.capture.core.cuda.queues import QueuedOperation, StreamWait, is_timed
 from otel_torchdist.capture.core.cuda.readings import SLOTS, Reading, Readings, Slots
-from otel_torchdist.model.numerics import Unseen
 from otel_torchdist.native.devices import NativeDevices, NativeWake
 from otel_torchdist.native.library import NativeError
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.core.c10d.native_kernels import NativeKernels
     from otel_torchdist.capture.core.calls.call import OpenCall
+    from otel_torchdist.model.numerics import Unseen
 
 _BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
@@ -52,7 +53,7 @@ class CudaOperations:
     """The operations of all CUDA devices of this process.
 
     Attributes:
-        watch: Polls the devices.
+        poller: Polls the devices.
         native: The native library's operations, if it is in use.
         written: Asynchronous operations by the address that they write to. `wait_tensor` names only that address.
     """
@@ -85,7 +86,7 @@ class CudaOperations:
         self._pool = EventPool(calling, max_events)
         self._slots = Slots(calling, slots)
         readings = Readings(watching, self._pool, self._slots)
-        self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
+        self.poller = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
 
     def begin(self, call: OpenCall, device: int, peer: int) -> QueuedOperation | None:
         """Follow an operation that is about to be issued. Return None if it cannot be followed.
@@ -98,13 +99,16 @@ class CudaOperations:
         is_background = call.flags & ON_BACKEND_STREAM
         if is_background and not self._has_watchdog:
             return None
+        if self.native is not None and not self.poller.has_started:
+            self.poller.start()  # the next such call may be recorded natively, even if this one is not followed
         recorded = self._record(device, 1 if is_background else 2)
         if recorded is None:
             return None
         stream, events = recorded
         enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_background else events[1])
+        enqueued.is_timed = is_timed(call.plan.counter[0])
         call.enqueued = enqueued  # before `put`: if interrupted here, the operation must not block those behind it
-        self.watch.put(enqueued)
+        self.poller.put(enqueued)
         return enqueued
 
     def issued(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...] = ()) -> bool:
@@ -150,7 +154,7 @@ class CudaOperations:
     def wait_begins(self, pointer: int, device: int) -> StreamWait | None:
         """Record that a stream is about to wait for the operation that writes to `pointer`.
 
-        Returns None if no such operation is followed.
+        Returns None if no such operation is followed, or if the wait is not timed.
         """
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
@@ -163,25 +167,32 @@ class CudaOperations:
         """
         began_ns = time.monotonic_ns()
         operations = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
-        if len({enqueued.queue for enqueued in operations}) != 1:
+        if len({enqueued.queue_key for enqueued in operations}) != 1:
             return None
         return self._wait_for(max(operations, key=lambda enqueued: enqueued.call.number), device, began_ns)
 
     def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> StreamWait | None:
-        recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
-        if enqueued is None or recorded is None:
+        if enqueued is None or enqueued.device != device or not enqueued.is_timed:
+            return None
+        recorded = self._record(device, 2)
+        if recorded is None:
             return None
         stream, events = recorded
         return StreamWait(enqueued, stream, began_ns, events[0], events[1])
 
-    def wait_ends(self, wait: StreamWait) -> None:
-        """Record that the wait has been enqueued on the stream."""
-        if self._record_event(wait.after, wait.enqueued.device, wait.stream):
-            self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
+    def wait_ends(self, wait: StreamWait, has_returned: bool) -> None:
+        """Record that the wait has been enqueued on the stream, or drop it: after an error the stream may go on."""
+        device = wait.enqueued.device
+        if has_returned and self._record_event(wait.after, device, wait.stream):
+            self.poller.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
+        else:
+            self._pool.give_back(device, [wait.before, wait.after])
 
     def room_for_reading(self, device: int) -> Reading | Unseen:
         """Reserve room for a result that the current stream is about to compute. On failure, return the reason."""
-        if self.watch.is_broken:
+        from otel_torchdist.model.numerics import Unseen  # it loads msgspec, which only checks of values need
+
+        if self.poller.is_broken:
             return Unseen.DEVICE
         try:
             stream = self._driver.current_stream(device)
@@ -192,7 +203,7 @@ class CudaOperations:
                 return Unseen.FULL
             events = self._pool.take(device, 1)
         except DriverError as error:
-            self.watch.stop_querying(error)
+            self.poller.stop_querying(error)
             return Unseen.DEVICE
         if not events:
             self._slots.give_back(slot)
@@ -211,7 +222,7 @@ class CudaOperations:
             self._driver.copy_to_host(reading.slot, source, size, reading.device, reading.stream)
             self._driver.record(reading.event, reading.device, reading.stream)
         except DriverError as error:
-            self.watch.stop_querying(error)
+            self.poller.stop_querying(error)
             return False
         reading.size = size
         return True
@@ -223,27 +234,27 @@ class CudaOperations:
 
     def read(self, reading: Reading) -> None:
         """Deliver a result once it has been copied."""
-        self.watch.put(reading)
+        self.poller.put(reading)
 
     def settle(self, timeout_s: float) -> None:
         """Poll one last time before a tape ends, and drop operations that are still open."""
-        self.watch.settle(timeout_s)
+        self.poller.settle(timeout_s)
 
-    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+    def stop(self, timeout_s: float, *, destroy_events: bool = False) -> None:
         """Stop background work.
 
         Args:
             timeout_s: Maximum time to wait.
-            give_events_up: Destroy the events. Not at the end of the process: the device may be gone.
+            destroy_events: Whether to destroy the events. Not at the end of the process: the device may be gone.
         """
-        self.watch.stop(timeout_s, give_events_up=give_events_up)
+        self.poller.stop(timeout_s, destroy_events=destroy_events)
 
     def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
         """Take events and record the first of them. Return the current stream and the events.
 
         Returns None while a graph is being captured, if not enough events are left, and after a device error.
         """
-        if self.watch.is_broken:
+        if self.poller.is_broken:
             return None
         try:
             stream = self._driver.current_stream(device)
@@ -254,17 +265,17 @@ class CudaOperations:
                 return None
             self._driver.record(events[0], device, stream)
         except DriverError as error:
-            self.watch.stop_querying(error)
+            self.poller.stop_querying(error)
             return None
         return stream, events
 
     def _record_event(self, event: int, device: int, stream: int) -> bool:
-        if self.watch.is_broken:
+        if self.poller.is_broken:
             return False
         try:
             self._driver.record(event, device, stream)
         except DriverError as error:
-            self.watch.stop_querying(error)
+            self.poller.stop_querying(error)
             return False
         return True
 

@@ -89,7 +89,7 @@ class DevicePoller:
         self._wake: Wake = threading.Event() if wake is None else wake
         self.is_asleep = False
         self._is_stopping = False
-        self._gives_events_up = False
+        self._destroys_events = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -101,10 +101,19 @@ class DevicePoller:
         if self.is_asleep:
             self._wake.set()
         elif self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="otel-torchdist-cuda", daemon=True)
-                    self._thread.start()
+            self.start()
+
+    def start(self) -> None:
+        """Start the thread, unless it runs already. The library hands operations over without `put`."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="otel-torchdist-cuda", daemon=True)
+                self._thread.start()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the thread has been started."""
+        return self._thread is not None
 
     def settle(self, timeout_s: float) -> None:
         """Wait briefly for operations in flight, and drop the rest."""
@@ -115,9 +124,9 @@ class DevicePoller:
         self._wake.set()
         settling.settled.wait(timeout_s)
 
-    def stop(self, timeout_s: float, *, give_events_up: bool) -> None:
+    def stop(self, timeout_s: float, *, destroy_events: bool) -> None:
         """Stop the thread. If a device does not answer, the thread outlives the timeout."""
-        self._gives_events_up = give_events_up
+        self._destroys_events = destroy_events
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -145,8 +154,8 @@ class DevicePoller:
                 empty_polls = 0 if self._poll_queues() else empty_polls + 1
                 self._sleep(empty_polls)
             self._poll_queues()
-            if self._gives_events_up and not self.is_broken:
-                self._destroy_events()
+            if self._destroys_events and not self.is_broken:
+                self._destroy_all_events()
 
     def _poll_queues(self) -> bool:
         """Poll everything. Return whether anything is in flight."""
@@ -184,14 +193,10 @@ class DevicePoller:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
                 item.enqueued.wait = item
-        waits: list[StreamWait] = []
         if self._native is not None:  # last: by now, the operations ahead of those in the inbox have arrived
-            recorded_natively, waits = self._native.take()
-            operations = sorted(operations + recorded_natively, key=_number)
+            operations = sorted(operations + self._native.take(), key=_number)
         for operation in operations:
             self._queues.add(operation)
-        for wait in waits:
-            wait.enqueued.wait = wait
 
     def _settle(self) -> None:
         if not self._settling:
@@ -222,7 +227,7 @@ class DevicePoller:
             self.is_asleep = False
         self._wake.clear()
 
-    def _destroy_events(self) -> None:
+    def _destroy_all_events(self) -> None:
         with contextlib.suppress(DriverError):
             native = self._native.devices.drain() if self._native is not None else ()
             readings = self._readings.events() if self._readings is not None else ()

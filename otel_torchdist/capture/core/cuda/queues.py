@@ -4,6 +4,9 @@ A queue is a stream: the caller's for a synchronous operation, NCCL's for an asy
 head is queried, because all others wait for it. So 200 operations behind one slow kernel cost one query per poll, and
 on the tape each starts when its predecessor has ended.
 
+An end that only PyTorch's watchdog shows comes up to a second late. A timed wait for a later operation of the queue
+bounds it: otherwise the late end would also be the start, and hide the exact end, of each operation behind it.
+
 NCCL runs the operations of a communicator in order, on any streams. So an operation on NCCL's stream has ended if a
 later operation of the same group has ended on the caller's stream, even if PyTorch's watchdog does not report it: the
 watchdog may be late, may hang with the device, and stops at the first error.
@@ -11,6 +14,7 @@ watchdog may be late, may hang with the device, and stops at the first error.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -28,6 +32,16 @@ if TYPE_CHECKING:
 BLOCKED_MS: Final = 0.02
 """Minimum time that a stream blocks in a wait, beyond the host's time to enqueue it, for an exact end: the stream
 resumed when the operation ended. After a shorter block, the operation may have ended before the wait."""
+FIRST_TIMED: Final = 32
+PAIR_EVERY: Final = 32
+"""Waits for asynchronous operations are timed for the first operations of a communicator, then for two in a row of 32:
+the end of the first is the start of the second, whose duration is then exact. An event takes the program's thread 9 µs,
+and the two events of a wait do not change what a stall shows: every operation has an event for its start. Must agree
+with source/devices.cc."""
+MAX_LOOKED_AT: Final = 128
+"""Number of later operations that are looked at for a timed wait. Most pairs are less than 60 operations apart."""
+_HASH: Final = 0x9E37_79B9_7F4A_7C15
+_WORD: Final = (1 << 64) - 1
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
 _BLAMES: Final = {RESULTS[1]: Blame.TIMEOUT, RESULTS[2]: Blame.CONNECTION}
@@ -36,6 +50,18 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _COALESCED: Final = int(Flag.COALESCED)
 
 _now: Final = time.monotonic_ns
+
+
+def is_timed(sequence: int) -> bool:
+    """Return whether waits for an operation are timed, by its number in its communicator: the same on all members.
+
+    The hash chooses other operations in each step, although each step issues the same number of them.
+    """
+    return sequence <= FIRST_TIMED or _begins_pair(sequence) or _begins_pair(sequence - 1)
+
+
+def _begins_pair(sequence: int) -> bool:
+    return (sequence * _HASH & _WORD) * PAIR_EVERY <= _WORD
 
 
 class StreamWait(NamedTuple):
@@ -61,15 +87,17 @@ class QueuedOperation:
 
     Attributes:
         call: The operation; the first operation of a coalesced block.
-        queue: Identity of the stream that runs it. NCCL has one per group, and one per pair of peers.
+        queue_key: Identifies the queue of the stream that runs it. NCCL has a stream per group and per pair of peers.
         stream: The caller's stream.
         start: Event on that stream before the operation.
         end: Event on that stream after it; 0 if NCCL runs the operation on a stream of its own.
         result: Future of PyTorch's watchdog, for an operation without `end`; None until the call has returned.
+        is_timed: Whether a wait for it is timed.
         is_issued: Whether the backend has accepted it, and `end` has been recorded if there is one.
         is_void: Whether the operation is no longer followed.
         wait: The first recorded wait for it; None without a wait.
         pointers: Addresses of the output's memory.
+        resumed: When a stream continued after `wait`, and whether the wait blocked it; None until that is known.
         started: Start on the device and the source of that time; None until it has started.
     """
 
@@ -78,10 +106,12 @@ class QueuedOperation:
         "device",
         "end",
         "is_issued",
+        "is_timed",
         "is_void",
         "pointers",
-        "queue",
+        "queue_key",
         "result",
+        "resumed",
         "start",
         "started",
         "stream",
@@ -90,17 +120,19 @@ class QueuedOperation:
 
     def __init__(self, call: OpenCall, device: int, stream: int, peer: int, start: int, end: int) -> None:
         """Initialize an operation that is about to be issued. `start` has been recorded."""
-        self.queue = _queue(call, device, stream, peer)
+        self.queue_key = _queue_key(call, device, stream, peer)
         self.call = call
         self.device = device
         self.stream = stream
         self.start = start
         self.end = end
         self.result: Any = None
+        self.is_timed = True
         self.is_issued = False
         self.is_void = False
         self.wait: StreamWait | None = None
         self.pointers: tuple[int, ...] = ()
+        self.resumed: tuple[int, bool] | None = None
         self.started: tuple[int, How] | None = None
 
     def refresh(self) -> None:
@@ -141,7 +173,7 @@ class QueuedOperation:
         return (self.call, *members) if members else (self.call,)
 
 
-def _queue(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
+def _queue_key(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
     if not call.flags & ON_BACKEND_STREAM:
         return device, stream
     is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED
@@ -151,10 +183,10 @@ def _queue(call: OpenCall, device: int, stream: int, peer: int) -> Hashable:
 class _Queue:
     """Operations that a device runs one after the other. `free_ns` is the end of the last completed operation."""
 
-    __slots__ = ("free_how", "free_ns", "queue")
+    __slots__ = ("free_how", "free_ns", "operations")
 
     def __init__(self) -> None:
-        self.queue: deque[QueuedOperation] = deque()
+        self.operations: deque[QueuedOperation] = deque()
         self.free_ns = 0
         self.free_how = How.EVENT
 
@@ -177,10 +209,10 @@ class Queues:
 
     def add(self, enqueued: QueuedOperation) -> None:
         """Append an operation to its queue."""
-        queue = self._queues.get(enqueued.queue)
+        queue = self._queues.get(enqueued.queue_key)
         if queue is None:
-            queue = self._queues[enqueued.queue] = _Queue()
-        queue.queue.append(enqueued)
+            queue = self._queues[enqueued.queue_key] = _Queue()
+        queue.operations.append(enqueued)
 
     def poll(self) -> None:
         """Record the operations that the devices have started and ended.
@@ -188,14 +220,14 @@ class Queues:
         Raises:
             DriverError: A device reports an error.
         """
-        for device in {queue.queue[0].device for queue in self._queues.values()}:
+        for device in {queue.operations[0].device for queue in self._queues.values()}:
             if device not in self._clocks:
                 self._clocks[device] = DeviceClock(self._driver, device)
             self._clocks[device].renew()
         for key, queue in list(self._queues.items()):
-            while queue.queue and self._is_over(queue.queue[0], queue):
-                self._dropped(queue.queue.popleft())
-            if not queue.queue:
+            while queue.operations and self._is_over(queue.operations[0], queue):
+                self._dropped(queue.operations.popleft())
+            if not queue.operations:
                 del self._queues[key]
 
     def events(self) -> list[int]:
@@ -208,13 +240,13 @@ class Queues:
         self._queues.clear()
         self._latest.clear()
         for queue in queues:
-            for enqueued in queue.queue:
+            for enqueued in queue.operations:
                 self._dropped(enqueued)
 
     def give_up(self) -> None:
         """Record unknown ends for all operations, because the devices can no longer be queried."""
         for queue in self._queues.values():
-            for enqueued in queue.queue:
+            for enqueued in queue.operations:
                 enqueued.refresh()
                 if not enqueued.is_void:
                     enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
@@ -270,17 +302,36 @@ class Queues:
 
     def _end_on_backend_stream(self, enqueued: QueuedOperation, queue: _Queue, observed_ns: int) -> None:
         """Record an end that was observed at `observed_ns`. A stream that waited for it may give a more exact time."""
-        ended_ns, how, wait = observed_ns, How.WATCHDOG, enqueued.wait
-        if wait is not None and self._driver.is_done(wait.after):
+        resumed = self._resumed(enqueued) or self._resumed_behind(queue)
+        if resumed is None:
+            self._record_end(enqueued, queue, observed_ns, How.WATCHDOG)
+            return
+        resumed_ns, is_exact = resumed
+        is_exact = is_exact and enqueued.resumed is resumed
+        self._record_end(enqueued, queue, min(resumed_ns, observed_ns), How.EVENT if is_exact else How.WATCHDOG)
+
+    def _resumed(self, enqueued: QueuedOperation) -> tuple[int, bool] | None:
+        """Return when a stream continued after its timed wait for an operation; None without one, or until then.
+
+        The operation has ended by then, and at that moment if the second value is true: the stream was blocked.
+        """
+        wait = enqueued.wait
+        if enqueued.resumed is None and wait is not None and self._driver.is_done(wait.after):
             resumed_ns, how = self._clocks[enqueued.device].date(wait.after)
             blocked_ms = self._driver.elapsed_ms(wait.before, wait.after)
-            is_exact = how is How.EVENT and blocked_ms >= BLOCKED_MS + wait.took_ns / 1e6
-            ended_ns, how = min(resumed_ns, observed_ns), How.EVENT if is_exact else How.WATCHDOG
-        self._record_end(enqueued, queue, ended_ns, how)
+            enqueued.resumed = resumed_ns, how is How.EVENT and blocked_ms >= BLOCKED_MS + wait.took_ns / 1e6
+        return enqueued.resumed
+
+    def _resumed_behind(self, queue: _Queue) -> tuple[int, bool] | None:
+        """Return the first known result of `_resumed` for the operations behind the head, which had ended by then."""
+        for later in itertools.islice(queue.operations, 1, MAX_LOOKED_AT):
+            if later.wait is not None:
+                return self._resumed(later)
+        return None
 
     def _record_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
-        if enqueued.started is not None and ended_ns < enqueued.started[0]:
-            ended_ns, how = enqueued.started  # the start is the predecessor's end, which was observed late
+        if enqueued.started is not None and ended_ns <= enqueued.started[0]:
+            ended_ns, how = enqueued.started  # the start is the predecessor's end, observed late, or by our own wait
         queue.free_ns, queue.free_how = ended_ns, how
         enqueued.ended(ended_ns, how)
 

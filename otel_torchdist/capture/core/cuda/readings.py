@@ -62,8 +62,9 @@ class Slots:
         """
         if not self._is_allocated:
             self._is_allocated = True
-            begin = self._driver.allocate_pinned(self._count * SLOT_BYTES)
-            self._free.extend(range(begin, begin + self._count * SLOT_BYTES, SLOT_BYTES))
+            size = self._count * SLOT_BYTES
+            address = self._driver.allocate_pinned(size)
+            self._free.extend(range(address, address + size, SLOT_BYTES))
         try:
             return self._free.popleft()
         except IndexError:

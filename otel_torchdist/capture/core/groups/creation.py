@@ -18,10 +18,11 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.backends import milliseconds_of, timeout_of
 from otel_torchdist.capture.core.groups.launch import Launch, address_of, follow_rendezvous
-from otel_torchdist.capture.core.groups.rendezvous import GroupEvents, Rendezvous, recorded
-from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, world_by_hand
+from otel_torchdist.capture.core.groups.rendezvous import GroupEvents, Rendezvous, recording_failure
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, standalone_world
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import backend_and_store, c10d, registered_ranks
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ class GroupCreation(SessionPart):
     def hook(self, patches: Patches) -> None:
         """Patch the functions that create groups."""
         events, launch = self._events, self._launch
-        patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
-        patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
-        patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
+        patches.replace(c10d, core.RENDEZVOUS, lambda original: follow_rendezvous(original, launch))
+        patches.replace(c10d, core.NEW_GROUP_HELPER, lambda original: _helper(original, events, launch))
+        patches.replace(c10d, core.UPDATE_DEFAULT_GROUP, lambda original: _update_default(original, events))
         split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
-        patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
-        patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
+        patches.replace(ProcessGroup, core.SPLIT_GROUP, lambda original: _split(original, events, split))
+        patches.replace(c10d, core.REGISTER_GROUP, lambda original: _register(original, events, split))
 
     def beat(self, recorder: Recorder) -> None:
         """End a launch that its thread has left by an exception."""
@@ -60,7 +61,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
         bound.apply_defaults()
         arguments = bound.arguments
         members, size, name = arguments["global_ranks_in_group"], arguments["group_size"], str(arguments["group_name"])
-        is_world, description, place = not members, arguments.get("group_desc") or "", DEFAULT_WORLD
+        is_world, description, world = not members, arguments.get("group_desc") or "", DEFAULT_WORLD
         backend, timeout_ms = str(arguments["backend"]), milliseconds_of(arguments.get("timeout"))
         if rendezvous.recorder is not None:  # the launch has begun at the store
             rendezvous.has_store(name, description, backend, timeout_ms)
@@ -68,9 +69,9 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
         if is_world and size < 1:
             return  # MPI: ranks are unknown before the group exists
         if is_world and description != DEFAULT_DESCRIPTION:
-            place = world_by_hand(name, arguments["store"], arguments["group_rank"], size)
-        if place.is_by_hand:
-            recorder = events.world_begins(place, size)
+            world = standalone_world(name, arguments["store"], arguments["group_rank"], size)
+        if world.is_standalone:
+            recorder = events.standalone_group_begins(world, size)
         elif is_world:
             recorder = events.default_group_begins(arguments["group_rank"], size)
         else:
@@ -87,19 +88,19 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
             description,
             backend,
             timeout_ms,
-            place,
+            world,
             address_of(arguments.get("store")) if is_world else "",
         )
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
         rendezvous = launch.take() or Rendezvous()
-        with recorded(rendezvous):
+        with recording_failure(rendezvous):
             with guard.guarded("group creation"):
                 enter(rendezvous, args, kwargs)
             result = original(*args, **kwargs)
             with guard.guarded("group creation"):
-                rendezvous.over()
+                rendezvous.joined()
         with guard.guarded("group creation"):
             group = result[0]
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
@@ -117,23 +118,23 @@ def _split(
         if recorder is None or registered is None:
             return
         by_group_rank = {group_rank: global_rank for global_rank, group_rank in registered.items()}
-        ranks, place = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.place_of(parent)
-        rank = place.rank if place.is_by_hand else recorder.tape.identity.rank
+        ranks, world = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.world_of(parent)
+        rank = world.rank if world.is_standalone else recorder.tape.identity.rank
         if rank not in ranks:
             return  # this rank takes part in the split, but is not a member
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
         timeout_ms = milliseconds_of(names.get("timeout")) or timeout_of(parent)
         backend = backend_and_store(parent)[0]
-        rendezvous.enter(recorder, "split_group", ranks, name, description, backend, timeout_ms, place)
+        rendezvous.enter(recorder, "split_group", ranks, name, description, backend, timeout_ms, world)
 
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()
-        with recorded(rendezvous):
+        with recording_failure(rendezvous):
             with guard.guarded("group split"):
                 enter(rendezvous, parent, ranks, kwargs)
             group = original(parent, ranks, *args, **kwargs)
             with guard.guarded("group split"):
-                rendezvous.over()
+                rendezvous.joined()
         with guard.guarded("group split"):
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
                 split[group] = rendezvous

@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.core.calls.backends import at_timeout_of, configured_backend, follow_timeouts, timeout_of
 from otel_torchdist.capture.core.calls.call import GroupState
-from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, SHOWS_STORES, PlaceInWorld
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, SHOWS_STORES, GroupWorld
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.torch_api import registered_ranks, text_of_group
 from otel_torchdist.model.names import GroupName
@@ -38,21 +38,21 @@ class Groups(SessionPart):
         self._uncounted.update(groups)
 
     def count(self, group: ProcessGroup) -> None:
-        """Mark a group as counted from now on: it becomes the default group on all members."""
+        """Mark a group as counted from now on, because it becomes the default group on all members at the same time."""
         self._uncounted.discard(group)
 
     def find(self, group: ProcessGroup) -> GroupState | None:
         """Return the state of a known group."""
         return self.by_identity.get(id(group))
 
-    def learn(
+    def register(
         self,
         recorder: Recorder,
         group: ProcessGroup,
         ranks: tuple[int, ...] | None = None,
         nth: int | None = None,
         membership: Membership | None = None,
-        place: PlaceInWorld = DEFAULT_WORLD,
+        world: GroupWorld = DEFAULT_WORLD,
         address: str = "",
     ) -> GroupState:
         """Register a group at its creation, at its first operation, or when its members have changed.
@@ -63,12 +63,12 @@ class Groups(SessionPart):
             ranks: Global ranks of its members, if the caller knows them.
             nth: Number of earlier groups with these members, if the group is already counted.
             membership: The new membership, if its members have just changed.
-            place: The world of the group.
+            world: The world of the group.
             address: Address of its rendezvous; '' if unknown.
         """
         if membership is not None:
             ranks, nth = membership.ranks, 0
-        if ranks is None and place.is_by_hand:
+        if ranks is None and world.is_standalone:
             ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or registered_ranks(group) is not None
@@ -77,17 +77,17 @@ class Groups(SessionPart):
         is_guess = not is_listed and (group.size() != recorder.tape.identity.world_size or not SHOWS_STORES)
         backend = configured_backend(group)
         name = GroupName(
-            name=text_of_group(group, "group_name") or (f"world on {place.store}" if place.is_by_hand else ""),
+            name=text_of_group(group, "group_name") or (f"world on {world.store}" if world.is_standalone else ""),
             description=text_of_group(group, "group_desc"),
             ranks=members,
-            nth=recorder.count_group(members, place.world) if nth is None else nth,
+            nth=recorder.count_group(members, world.name) if nth is None else nth,
             backend=backend,
             aligned=group not in self._uncounted and not is_guess and (membership is None or membership.is_known),
             epoch=membership.epoch if membership is not None else -1,
             timeout_ms=timeout_of(group),
             at_timeout=at_timeout_of(backend),
-            world=place.world,
-            here=place.rank,
+            world=world.name,
+            world_rank=world.rank,
             address=address,
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
@@ -126,10 +126,10 @@ class Groups(SessionPart):
     def leave_groups(self) -> None:
         """Drop all groups.
 
-        A group of a world made by hand may be used again, on a tape that has not counted its first collectives.
+        A standalone process group may be used again, on a tape that has not counted its first collectives.
         """
-        by_hand = (state.reference() for state in self.states() if state.name.world)
-        self._uncounted.update(filter(None, by_hand))
+        standalone = (state.reference() for state in self.states() if state.name.world)
+        self._uncounted.update(filter(None, standalone))
         for state in self.states():
             state.give_up()
         self.by_identity.clear()

@@ -99,12 +99,10 @@ class Launch:
             and before is not None
             and before.recorder is recorder
             and not before.has_joined
-            and recorder.is_of(parameters.rank, parameters.world_size)
+            and recorder.belongs_to(parameters.rank, parameters.world_size)
         ):
-            if before.nth != NOT_COUNTED:
-                recorder.forget_group(
-                    before.ranks, before.nth
-                )  # the retry counts as the first group again, as on the other ranks
+            if before.nth != NOT_COUNTED:  # the retry gets the number of the first attempt, as on the other ranks
+                recorder.forget_group(before.ranks, before.nth)
         else:
             recorder = self._events.default_group_begins(parameters.rank, parameters.world_size)
         if recorder is not None:
@@ -127,13 +125,13 @@ class Launch:
         if newest is None or newest.is_over or newest.recorder is not self._events.current_recorder():
             return
         if not _is_inside(next(frames_by_thread()).get(newest.python_thread)):
-            newest.failed(RuntimeError())  # does nothing if the launch has ended meanwhile
+            newest.failed(RuntimeError())  # without effect if the launch has ended meanwhile
 
 
 def _is_inside(frame: FrameType | None) -> bool:
     """Return whether a thread is in torch's function that creates the default group.
 
-    Libraries that make separate worlds have functions of the same name, which also call `rendezvous`.
+    Libraries that create standalone process groups have functions of the same name, which also call `rendezvous`.
     """
     while frame is not None and not (frame.f_code.co_name == INIT_PROCESS_GROUP and frame.f_globals is vars(c10d)):
         frame = frame.f_back
@@ -167,7 +165,7 @@ class _StoreIterator:
         rendezvous = Rendezvous()
         try:
             with guard.guarded("launch"):
-                if _is_inside(sys._getframe()):  # pyright: ignore[reportPrivateUsage]  # as `inspect` would call it
+                if _is_inside(sys._getframe()):  # pyright: ignore[reportPrivateUsage]  # `inspect` uses it, too
                     self._launch.enter(rendezvous, self._parameters())
             return next(self._iterator)
         except BaseException as error:

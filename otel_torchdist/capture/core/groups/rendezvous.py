@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from otel_torchdist import guard
 from otel_torchdist.capture.core.calls.backends import at_timeout_of
 from otel_torchdist.capture.core.failures import failure_word
-from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, PlaceInWorld
+from otel_torchdist.capture.core.groups.worlds import DEFAULT_WORLD, GroupWorld
 from otel_torchdist.capture.core.intervals import RecordedInterval
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
 
 NOT_COUNTED: Final = -1
+"""Value of `Rendezvous.nth` before the group is counted."""
 
 
 class GroupEvents(Protocol):
@@ -31,11 +32,11 @@ class GroupEvents(Protocol):
         """Prepare for a default group that is about to be created. Return its recorder."""
         ...
 
-    def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
-        """Prepare for a world that is about to be made by hand. Return the recorder of its operations."""
+    def standalone_group_begins(self, world: GroupWorld, world_size: int) -> Recorder | None:
+        """Prepare for a standalone process group that is about to be created. Return the recorder of its operations."""
         ...
 
-    def place_of(self, group: ProcessGroup) -> PlaceInWorld:
+    def world_of(self, group: ProcessGroup) -> GroupWorld:
         """Return the world of a group."""
         ...
 
@@ -62,7 +63,7 @@ class Rendezvous:
         recorder: Recorder of the operation; None while it is not recorded.
         ranks: Global ranks of the members.
         nth: Number of earlier groups with these members; `NOT_COUNTED` before `enter`.
-        place: The world of the group.
+        world: The world of the group.
         thread: Native id of the thread that creates it.
         python_thread: Python's id of that thread.
         address: Address of the rendezvous; '' if unknown.
@@ -74,7 +75,7 @@ class Rendezvous:
         self.recorder: Recorder | None = None
         self.ranks: tuple[int, ...] = ()
         self.nth = NOT_COUNTED
-        self.place = DEFAULT_WORLD
+        self.world = DEFAULT_WORLD
         self.thread = threading.get_native_id()
         self.python_thread = threading.get_ident()
         self.is_over = self.has_joined = False
@@ -85,38 +86,38 @@ class Rendezvous:
     def enter(
         self,
         recorder: Recorder,
-        kind: str,
+        function: str,
         ranks: tuple[int, ...],
         name: str,
         description: str,
         backend: str,
         timeout_ms: int,
-        place: PlaceInWorld = DEFAULT_WORLD,
+        world: GroupWorld = DEFAULT_WORLD,
         address: str = "",
     ) -> None:
         """Record the operation as entered.
 
         Args:
             recorder: Recorder of the operation.
-            kind: Public name of the function that creates the group.
+            function: Public name of the function that creates the group.
             ranks: Global ranks of the members.
             name: The group's name in torch.
             description: The group's description in torch.
             backend: The requested backend.
             timeout_ms: The timeout of its operations in milliseconds; 0 if unknown.
-            place: The world of the group.
+            world: The world of the group.
             address: Address of the rendezvous; '' if unknown.
         """
         self.recorder = recorder
         self.ranks = ranks
-        self.place = place
+        self.world = world
         # Set before the group is counted, which may be interrupted.
-        self.nth = recorder.groups_before(ranks, place.world)
-        recorder.count_group(ranks, place.world)
+        self.nth = recorder.groups_before(ranks, world.name)
+        recorder.count_group(ranks, world.name)
         self.address = address
         tape = recorder.tape
         self._name = tape.names.intern(self._group(name, description, backend, timeout_ms), SPARE_OF_GROUPS)
-        signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
+        signature = SignatureName(function, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
         tail = tape.prepare(
             message_bytes=0,
             group=self._name,
@@ -143,8 +144,8 @@ class Rendezvous:
             aligned=True,
             timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
             at_timeout=at_timeout,
-            world=self.place.world,
-            here=self.place.rank,
+            world=self.world.name,
+            world_rank=self.world.rank,
             address=self.address,
         )
 
@@ -154,7 +155,7 @@ class Rendezvous:
             group = self._group(name, description, backend, timeout_ms)
             self.recorder.tape.names.replace(self._name, group, SPARE_OF_GROUPS)
 
-    def over(self) -> None:
+    def joined(self) -> None:
         """Record that the group exists, and write a heartbeat.
 
         All members have tapes by now. The heartbeat shows that they were alive at the same time, even if a member
@@ -166,7 +167,7 @@ class Rendezvous:
             self.recorder.tape.beat()
 
     def failed(self, error: BaseException) -> None:
-        """Record that the creation raised or was interrupted. Do nothing if it is over."""
+        """Record that the creation raised or was interrupted. Do nothing if its end is already recorded."""
         if self._interval is None or self.is_over:
             return
         failure = 0
@@ -187,8 +188,8 @@ def _call_site(recorder: Recorder) -> int:
 
 
 @contextlib.contextmanager
-def recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
-    """Record the end of a creation that raises or is interrupted inside."""
+def recording_failure(rendezvous: Rendezvous) -> Generator[None, None, None]:
+    """Record that a creation failed if the block raises or is interrupted."""
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,8 @@
-"""Identifies worlds: the default world, and worlds that a program makes by hand.
+"""Identifies worlds: the default world, and the worlds of standalone process groups.
 
-Libraries for reinforcement learning join a trainer and its inference engines in a separate world, beside the default
-group, with a second store and new rank numbers. Ranks of such a world are not ranks of the default world. Its members
-share its store, so the location of the store (a port or a file) identifies the world on all of them.
+A standalone process group is created without `init_process_group`, with a store and rank numbers of its own. Libraries
+for reinforcement learning connect a trainer and its inference engines this way. Rank 1 of such a group is not rank 1 of
+the default group. Its members share its store, so the location of the store (a port or a file) identifies its world.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.core.torch_api import backend_and_store, default_group, store_place, text_of_group
+from otel_torchdist.capture.core.torch_api import backend_and_store, default_group, store_location, text_of_group
 from otel_torchdist.tape.identity import MAX_WORLD_BYTES
 
 
-class PlaceInWorld(NamedTuple):
+class GroupWorld(NamedTuple):
     """The world of a group, and this process's rank in it.
 
     Attributes:
-        world: As in `GroupName`.
-        rank: This process's rank in the world; `here` in `GroupName`.
+        name: Name of the world, `world` in `GroupName`; '' for the default world.
+        rank: This process's rank in the world, `world_rank` in `GroupName`.
         store: Location of the store: `port 29500`, or the path of a file; '' for the default world.
     """
 
-    world: str = ""
+    name: str = ""
     rank: int = -1
     store: str = ""
 
     @property
-    def is_by_hand(self) -> bool:
-        """Whether the program made the world by hand, beside the default world."""
-        return bool(self.world)
+    def is_standalone(self) -> bool:
+        """Whether the world is that of a standalone process group."""
+        return bool(self.name)
 
 
-DEFAULT_WORLD: Final = PlaceInWorld()
+DEFAULT_WORLD: Final = GroupWorld()
 SHOWS_STORES: Final = hasattr(ProcessGroup, "get_group_store")
-"""Whether torch exposes the store of a group that the program made. torch 2.8 does not."""
+"""Whether torch exposes the store of a standalone process group. torch 2.8 does not."""
 
 
-def world_by_hand(name: str, store: Any, rank: int, size: int) -> PlaceInWorld:
-    """Return the world that this process makes through a store, and its rank in it.
+def standalone_world(name: str, store: Any, rank: int, size: int) -> GroupWorld:
+    """Return the world of a standalone process group that this process creates through a store.
 
     A store without a known location, such as a fake store, means the default world, unless a default group exists.
     """
-    location = store_place(store)
+    location = store_location(store)
     if not location and not torch.distributed.is_initialized():
         return DEFAULT_WORLD
     location = location or f"process {os.getpid()}"  # unknown to other processes
     text = f"{name}@{location.removeprefix('port ')}/{size}"
-    return PlaceInWorld(text.encode("utf-8", "replace")[-MAX_WORLD_BYTES:].decode("utf-8", "ignore"), rank, location)
+    return GroupWorld(text.encode("utf-8", "replace")[-MAX_WORLD_BYTES:].decode("utf-8", "ignore"), rank, location)
 
 
-def world_of(group: ProcessGroup) -> PlaceInWorld:
+def world_of(group: ProcessGroup) -> GroupWorld:
     """Return the world of a group whose creation was not recorded. A different store means a different world."""
     store = _store_of(group)
     if torch.distributed.is_initialized():
         default = default_group()
-        if group is default or store_place(store) == store_place(_store_of(default)):
+        if group is default or store_location(store) == store_location(_store_of(default)):
             return DEFAULT_WORLD
-    if not store_place(store):
+    if not store_location(store):
         return DEFAULT_WORLD
-    return world_by_hand(text_of_group(group, "group_name"), store, group.rank(), group.size())
+    return standalone_world(text_of_group(group, "group_name"), store, group.rank(), group.size())
 
 
 def _store_of(group: Any) -> Any:

@@ -24,6 +24,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import SessionPart
 from otel_torchdist.capture.core.requests.stacks import current_stacks
+from otel_torchdist.capture.upstream import core
 from otel_torchdist.model.names import GIVEN_UP
 from otel_torchdist.node.job.requests.commands import EXIT_CODE, FAILURE, abort_reason
 
@@ -90,8 +91,7 @@ class AbortHooks(SessionPart):
             return
         with guard.guarded("abort hook"):
             if _supports_hooks(group):
-                backend: Any = group
-                backend.register_abort_hook(HOOK, _hook(recorder))
+                core.ADD_ABORT_HOOK.of(group)(HOOK, _hook(recorder))
                 self._groups.add(group)
 
     def ends(self, recorder: Recorder) -> None:
@@ -100,12 +100,12 @@ class AbortHooks(SessionPart):
         self._groups.clear()
         for group in groups:
             with guard.guarded("abort hook"):
-                group.unregister_abort_hook(HOOK)
+                core.REMOVE_ABORT_HOOK.of(group)(HOOK)
 
 
 def _supports_hooks(group: ProcessGroup) -> bool:
     try:
-        return bool(getattr(group, "supports_abort_hooks", False))
+        return bool(core.SUPPORTS_ABORT_HOOKS.of(group, False))
     except RuntimeError as error:  # the group has no backend yet
         guard.pass_on(error)
         return False
@@ -113,11 +113,11 @@ def _supports_hooks(group: ProcessGroup) -> bool:
 
 def _hook(recorder: Recorder) -> Callable[[], None]:
     name = recorder.tape.names.intern(GIVEN_UP)  # in advance: the hook must not write to a file
-    foretell = recorder.tape.foretell
+    announce_failure = recorder.tape.announce_failure
 
     def hook() -> None:
         try:
-            foretell(name)
+            announce_failure(name)
         except Exception as error:
             guard.report("abort hook", error)
 

@@ -1,7 +1,7 @@
 """Adds the frames of awaited coroutines to a thread's stack, which shows only the event loop.
 
-The walk starts at the task of `run_until_complete` and follows awaits. For gathered tasks, it follows the first pending
-task. It only reads private attributes, and ends where an attribute is missing.
+The frames are found from the task of `run_until_complete`, by following awaits. Of gathered tasks, the first pending
+one is followed. All attributes that are read are private to asyncio; the search ends where one is missing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, Final
 
+from otel_torchdist.capture.core.intervals import frames_by_thread
+
 MAX_DEPTH: Final = 32
 _ALL_TASKS: Final = ("_scheduled_tasks", "_all_tasks")
-"""Names in Python 3.12 and later, and in earlier versions."""
+"""Names in Python 3.12 and 3.13, and in earlier versions. Since 3.14 these tables lack tasks that are written in C."""
 _LOOP: Final = "/asyncio/"
 _IDLE: Final = "/selectors.py"
+_RUNS_LOOP: Final = "run_forever"
 
 
 def with_coroutines(ident: int, frames: list[tuple[CodeType, int | None]]) -> list[tuple[CodeType, int | None]]:
@@ -41,13 +44,29 @@ def _is_of_loop(code: CodeType) -> bool:
 
 def _main_task(ident: int) -> Any:
     """Return the task of a thread's `run_until_complete`, or None."""
-    tasks, events = sys.modules.get("asyncio.tasks"), sys.modules.get("asyncio.base_events")
+    tasks: Any = sys.modules.get("asyncio.tasks")
+    events = sys.modules.get("asyncio.base_events")
     until_complete = getattr(events, "_run_until_complete_cb", None)
-    all_tasks: Any = next((table for name in _ALL_TASKS if (table := getattr(tasks, name, None)) is not None), ())
-    for task in list(all_tasks):
+    if sys.version_info >= (3, 14):
+        loop = _loop_of(ident)
+        all_tasks: Any = tasks.all_tasks(loop) if loop is not None else ()
+    else:
+        all_tasks = next((table for name in _ALL_TASKS if (table := getattr(tasks, name, None)) is not None), ())
+    candidates: list[Any] = list(all_tasks)
+    for task in candidates:
         is_on_thread = getattr(task.get_loop(), "_thread_id", None) == ident
         if is_on_thread and not task.done() and any(until_complete in callback for callback in task._callbacks or ()):
             return task
+    return None
+
+
+def _loop_of(ident: int) -> Any:
+    """Return the event loop that a thread runs, from its own frame; None if another frame is in front of it."""
+    frame = next(frames_by_thread()).get(ident)
+    while frame is not None and _is_of_loop(frame.f_code):
+        if frame.f_code.co_name == _RUNS_LOOP:
+            return frame.f_locals.get("self")
+        frame = frame.f_back
     return None
 
 

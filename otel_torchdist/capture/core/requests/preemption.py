@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 
+_PATIENCE_S: Final = 1.0
+"""Maximum time at the end to record signals that have arrived."""
 _NONE: Final = -1
 """Value that `set_wakeup_fd` takes and returns for "no descriptor"."""
 
@@ -46,6 +48,7 @@ class PreemptionWatch:
         self._write: KeptDescriptor | None = None
         self._before = self._wakeup = _NONE
         self._replacing = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start watching. Requires the main thread."""
@@ -61,10 +64,14 @@ class PreemptionWatch:
         self._before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         reference = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (watch := reference()) and watch.leave_in_child())
-        threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching, and restore the previous wakeup descriptor, unless other code has replaced ours."""
+        """Stop watching, and restore the previous wakeup descriptor, unless other code has replaced ours.
+
+        Signals that have arrived before are recorded: a handler may have ended the program with the first of them.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         with self._replacing:
@@ -74,11 +81,14 @@ class PreemptionWatch:
         current = signal.set_wakeup_fd(self._before)
         if current != self._wakeup:
             signal.set_wakeup_fd(current)
-        write.close()  # ends the thread
+        write.close()  # ends the thread, once it has read everything
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
 
     def leave_in_child(self) -> None:
         """Keep a forked child's signals out of its parent's pipe."""
         self._replacing = threading.Lock()
+        self._thread = None
         if self._write is not None and self._read is not None:
             self.stop()
             self._read.close()

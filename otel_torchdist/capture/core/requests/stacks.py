@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.core.call_sites import site_of
 from otel_torchdist.capture.core.intervals import frames_by_thread
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.node.job.requests.stacks import SignalOffer, offer_path, write_stacks
 from otel_torchdist.system.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.system.this_process.locks import waits_for_lock

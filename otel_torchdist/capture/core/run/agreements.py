@@ -47,9 +47,9 @@ class Agreements(SessionPart):
         )
         self._pending.append(agreement)
 
-    def set_for_others(self, recorder: Recorder, store: Any) -> None:
+    def set_for_rpc_workers(self, recorder: Recorder, store: Any) -> None:
         """Set the run id for RPC workers without a group. This rank has a group."""
-        self._pending.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
+        self._pending.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_other_run=True))
 
     def stops(self, *, has_failed: bool) -> None:
         """Stop all pending agreements."""

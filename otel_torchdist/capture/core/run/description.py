@@ -15,7 +15,13 @@ import torch
 
 from otel_torchdist.capture.core.recorder import Recorder
 from otel_torchdist.node.job.ancestry import find_standard_error
-from otel_torchdist.node.job.description import JobDescription, RankDescription, describe_job, write_description
+from otel_torchdist.node.job.description import (
+    JobDescription,
+    RankDescription,
+    describe_job,
+    shortened,
+    write_description,
+)
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -60,8 +66,8 @@ class SelfDescription:
 
 
 def own_job(describes_launch: bool) -> JobDescription:
-    """Describe this process's job by its environment, and optionally by its command line and commit."""
-    job = describe_job(os.environ)
+    """Describe this process's job by its environment and Ray, and optionally by its command line and commit."""
+    job = _with_ray(describe_job(os.environ))
     if not describes_launch:
         return job
     from otel_torchdist.node.job.description import git_commit, without_secrets
@@ -69,6 +75,20 @@ def own_job(describes_launch: bool) -> JobDescription:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     start = Path(main).resolve().parent if main else Path.cwd()
     return replace(job, git_commit=git_commit(start), command=without_secrets(_command_line()))
+
+
+def _with_ray(job: JobDescription) -> JobDescription:
+    if not job.ray_job_id:
+        return job
+    from otel_torchdist.node.job.ray_names import find_ray_names
+
+    names = find_ray_names()
+    return replace(
+        job,
+        ray_submission_id=shortened(names.submission_id),
+        ray_train_run=shortened(names.train_run),
+        ray_train_run_id=shortened(names.train_run_id),
+    )
 
 
 def _command_line() -> list[str]:

@@ -124,7 +124,7 @@ class PeerDiscovery:
             _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
         node_address = own_address(self._environ)
-        if is_hidden(self._address.host or node_address, self._environ):
+        if is_unreachable(self._address.host or node_address, self._environ):
             _logger.info("agents of other nodes cannot reach this node's agent, which judges from its own ranks only")
             return
         peers = Peers(run, token, self._address.rank, self._address.host or node_address)
@@ -133,7 +133,7 @@ class PeerDiscovery:
         if not port:
             return
         # An agent that listens at all addresses is reachable at this node's address in the job's network.
-        reached_at = node_address if is_every_address(peers.own_host) else peers.own_host
+        reached_at = node_address if is_wildcard_address(peers.own_host) else peers.own_host
         peer = Peer(self._address.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(store_key(run, "count"), 1)
         if number > self._bounds.max_peers:
@@ -193,7 +193,7 @@ def store_key(run: int, name: str) -> str:
 
 
 def _is_written(path: Path) -> bool:
-    """Return whether another process is writing a tape. Do not call this for our own tape."""
+    """Return whether another process is writing a tape. For our own tape, the check would release our lock."""
     try:
         return is_file_locked(path)
     except OSError:
@@ -223,13 +223,13 @@ def own_address(environ: Mapping[str, str]) -> str:
     return _address_towards(_DOCUMENTATION_ADDRESS) or address or "127.0.0.1"
 
 
-def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
+def is_unreachable(host: str, environ: Mapping[str, str]) -> bool:
     """Return whether other nodes cannot reach `host`: it is loopback, and the job's master is elsewhere."""
     master = environ.get("MASTER_ADDR", "")
     return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
 
 
-def is_every_address(host: str) -> bool:
+def is_wildcard_address(host: str) -> bool:
     """Return whether listening at `host` means listening at all addresses."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_unspecified

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.part import SessionPart
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.model.names import RaisedName
+    from otel_torchdist.model.recording_level import RecordingLevel
 
 WINDOW: Final = 64
 """Number of collectives of the default group per step, if there is no other source of steps."""
@@ -27,7 +28,8 @@ class RunRecording:
     Attributes:
         recorder: The recorder of the current tape; None between tapes.
         parts: The parts that record to it; see `SessionPart` for their order.
-        begins_tapes: Whether tapes may begin: only while the session is installed.
+        begins_tapes: Whether tapes may begin: only while the session is installed and does not pause.
+        before_tape: Called before each tape. May set `begins_tapes`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class RunRecording:
         self.recorder: Recorder | None = None
         self.parts: Sequence[SessionPart] = ()
         self.begins_tapes = False
+        self.before_tape: Callable[[], None] = _nothing
 
     def begin(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
         """Begin a tape. Return None if nothing is recorded.
@@ -55,6 +58,8 @@ class RunRecording:
             world_size: Number of ranks.
             world: As in `TapeIdentity`.
         """
+        if self.begins_tapes:
+            self.before_tape()
         if not self.begins_tapes:
             return None
         try:
@@ -70,17 +75,18 @@ class RunRecording:
         self._begun(recorder)
         return recorder
 
-    def end(self, state: TapeState, failure: RaisedName | None = None) -> None:
+    def end(self, state: TapeState, failure: RaisedName | None = None, is_hurried: bool = False) -> None:
         """End the current tape, if there is one.
 
         Args:
             state: Final state of the tape.
             failure: The exception that ends it, if there is one.
+            is_hurried: Whether not to wait for operations in flight.
         """
         recorder, self.recorder = self.recorder, None
         try:
             for part in reversed(self.parts):
-                part.stops(has_failed=state is not TapeState.FINISHED)
+                part.stops(has_failed=is_hurried or state is not TapeState.FINISHED)
         finally:  # a signal handler may raise while we wait
             if recorder is not None:
                 recorder.stop()
@@ -88,6 +94,12 @@ class RunRecording:
                     with guard.guarded(_name_of(part)):
                         part.ends(recorder)
                 recorder.close(state, failure)
+
+    def reduce(self, level: RecordingLevel) -> None:
+        """Record only what a level includes."""
+        for part in self.parts:
+            with guard.guarded(_name_of(part)):
+                part.reduce(level)
 
     def leave_groups(self) -> None:
         """Drop all process groups. The tape continues."""
@@ -111,7 +123,7 @@ class RunRecording:
             has_more = part.poll() or has_more
         return has_more
 
-    def calls(self) -> int:
+    def record_count(self) -> int:
         """Return the number of records so far."""
         recorder = self.recorder
         return recorder.tape.next_number() if recorder is not None else 0
@@ -122,6 +134,10 @@ class RunRecording:
         for part in reversed(self.parts):
             with guard.guarded(_name_of(part)):
                 part.forget_in_child()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _name_of(part: SessionPart) -> str:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.run.peer_discovery import PeerDiscovery
 
-_distributed: Any = torch.distributed  # its types lack the stores
-_SENDS: Final[tuple[Any, ...]] = (_distributed.TCPStore, _distributed.FileStore, _distributed.HashStore)
+_distributed: Any = torch.distributed  # its type stubs lack the stores
+_SENDING_STORES: Final[tuple[Any, ...]] = (_distributed.TCPStore, _distributed.FileStore, _distributed.HashStore)
 
 
 class BackgroundStore:
@@ -79,7 +79,7 @@ def sends_only(store: Any) -> bool:
     """
     while type(store) is _distributed.PrefixStore:
         store = store.underlying_store
-    return type(store) in _SENDS
+    return type(store) in _SENDING_STORES
 
 
 _logger = logging.getLogger("otel_torchdist")
@@ -88,13 +88,13 @@ FIRST_PAUSE_S: Final = 0.05
 POLL_COST_S: Final = 30e-6
 """Time in s that the store takes for a poll (measured: 35,000 polls a second). All ranks poll at the same time."""
 MAX_PAUSE_S: Final = 1.0
-"""Maximum time between polls. Rank 0 may arrive minutes later; ten thousand ranks must not overload the store."""
+"""Maximum time in s between polls. Rank 0 may arrive minutes later; ten thousand ranks must not overload the store."""
 PROVISIONAL_AFTER_S: Final = 2.0
-"""Time after which an id that answers no question is used provisionally: rank 0 may be stuck."""
+"""Time in s after which an id that answers no question is used provisionally: rank 0 may be stuck."""
 ANSWER_S: Final = 60.0
-"""Time for which rank 0 polls for questions, unless a collective of all ranks ends, which counts as an answer."""
+"""Time in s for which rank 0 polls for questions, unless a collective of all ranks ends, which counts as an answer."""
 STOP_S: Final = 1.0
-"""Timeout at the end of a tape for a store that does not answer."""
+"""Timeout in s at the end of a tape for a store that does not answer."""
 _attempts = itertools.count()
 """Number of default groups of this process so far. Equal on ranks that re-create their default groups together."""
 
@@ -126,7 +126,7 @@ class RunIdAgreement:
         has_met_all: Callable[[], bool],
         discover_peers: Callable[[threading.Event], PeerDiscovery] | None = None,
         key: str = "",
-        for_others: bool = False,
+        for_other_run: bool = False,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         """Start the agreement. Rank 0 sets an id before this returns, and the others poll for it.
@@ -139,7 +139,7 @@ class RunIdAgreement:
             discover_peers: Creates the peer discovery, given the event that ends it. It runs for each id that is
                 read.
             key: Key in the store; by default, a new key for each default group of this process.
-            for_others: Set an id for processes of another run, and do not use it.
+            for_other_run: Set an id that only another run uses.
             first_pause_s: Seconds between the first polls of the store.
         """
         self._first_pause_s = first_pause_s
@@ -148,14 +148,14 @@ class RunIdAgreement:
         self._has_met_rank_0 = has_met_rank_0
         self._has_met_all = has_met_all
         self._key = key or f"otel_torchdist/run/{identity.world_size}/{next(_attempts)}"
-        self._sets = for_others or identity.rank == 0
-        self._has_readers = for_others or identity.world_size > 1
+        self._sets = for_other_run or identity.rank == 0
+        self._has_readers = for_other_run or identity.world_size > 1
         self._store = store
         self._stopping = threading.Event()
         self._discovery = discover_peers(self._stopping) if discover_peers is not None else None
         self._discovered = 0
         self._settling = threading.Lock()
-        self._is_settled = for_others
+        self._is_settled = for_other_run
         self._threads: list[threading.Thread] = []
         new_id = int.from_bytes(os.urandom(16), "little")
         if not self._sets:

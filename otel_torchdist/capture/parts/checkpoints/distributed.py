@@ -24,6 +24,7 @@ from otel_torchdist.capture.parts.checkpoints.open_activities import (
     storage_of,
     text_of,
 )
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.layout import ActivityWord
 
@@ -106,8 +107,8 @@ def written_amount(results: Any) -> Amount:
         return NOTHING
 
 
-_LOGGER_MODULE: Final = "torch.distributed.checkpoint.logger"
-_UTILS: Final = "torch.distributed.checkpoint.utils"
+_UTILS: Final = training.DIST_WRAPPER.module
+_STAGES: Final = (training.WRAPPED_SCATTER, training.WRAPPED_REDUCE, training.WRAPPED_GATHER)
 _OPERATIONS: Final = {
     "save": ActivityKind.CHECKPOINT_SAVE,
     "load": ActivityKind.CHECKPOINT_LOAD,
@@ -129,8 +130,8 @@ class DistributedCheckpoints(logging.Handler):
         super().__init__(logging.DEBUG)
         self._activities = activities
         self._patches = patches
-        self._watching = threading.Lock()
-        self._is_complete = False
+        self._watch_lock = threading.Lock()
+        self._watches_stages = False
         self._has_warned = False
 
     def hook(self) -> None:
@@ -146,7 +147,9 @@ class DistributedCheckpoints(logging.Handler):
 
     def check(self) -> None:
         """Listen to the package's logger, once it is imported. Its name may vary. Called once a second."""
-        if hasattr(sys.modules.get(_UTILS), "_DistWrapper"):  # else another thread may be about to import it
+        if hasattr(
+            sys.modules.get(_UTILS), training.DIST_WRAPPER.name
+        ):  # else another thread may be about to import it
             self._watch_stages()
         logger = _logger_of_torch()
         if logger is not None and self not in logger.handlers:
@@ -168,7 +171,7 @@ class DistributedCheckpoints(logging.Handler):
         if self._activities.recorder is None or type(message) is not DICT:
             return
         try:
-            if not self._is_complete:  # the package is imported by the first message
+            if not self._watches_stages:  # the package is imported by the first message
                 self._watch_stages()
             self._handle(message)
         except Exception as error:
@@ -196,23 +199,19 @@ class DistributedCheckpoints(logging.Handler):
         self._activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(name), key, expected)
 
     def _watch_stages(self) -> None:
-        if not self._watching.acquire(blocking=False):  # in a forked child, it may stay locked
+        if not self._watch_lock.acquire(blocking=False):  # in a forked child, it may stay locked
             return
         try:
-            if not self._is_complete:
-                self._is_complete = True
+            if not self._watches_stages:
+                self._watches_stages = True
                 self._replace_collectives()
         finally:
-            self._watching.release()
+            self._watch_lock.release()
 
     def _replace_collectives(self) -> None:
-        owner = getattr(sys.modules.get(_UTILS), "_DistWrapper", None)
-        makers = {name: getattr(owner, name, None) for name in ("reduce_scatter", "all_reduce", "all_gather")}
-        missing = [name for name, original in makers.items() if original is None]
-        if missing:
-            _logger.warning("this torch has no _DistWrapper.%s: the sizes of checkpoints are not recorded", missing[0])
-        for name in makers:
-            self._patches.replace(owner, name, self._make_collective)
+        owner = training.DIST_WRAPPER.find()
+        for symbol in _STAGES if owner is not None else ():
+            self._patches.replace(owner, symbol, self._make_collective)
 
     def _make_collective(self, original: Callable[..., Any]) -> Callable[..., Any]:
         activities = self._activities
@@ -224,22 +223,22 @@ class DistributedCheckpoints(logging.Handler):
                     self._warn_if_silent()
                 return original(wrapper, step, map_fun, *args, **kwargs)
             key = object()
-            parts = _CollectiveFunctions(activities, map_fun)
+            functions = _CollectiveFunctions(activities, map_fun)
             with guard.guarded(_CONTEXT):
                 activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
-                parts.name_storage()
+                functions.name_storage()
             if args and callable(args[0]):
-                args = (parts.wrap(args[0]), *args[1:])
+                args = (functions.wrap(args[0]), *args[1:])
             elif callable(kwargs.get("reduce_fun")):
-                kwargs["reduce_fun"] = parts.wrap(kwargs["reduce_fun"])
+                kwargs["reduce_fun"] = functions.wrap(kwargs["reduce_fun"])
             try:
-                result = original(wrapper, step, parts.wrap(map_fun), *args, **kwargs)
+                result = original(wrapper, step, functions.wrap(map_fun), *args, **kwargs)
             except BaseException as error:
                 with guard.guarded(_CONTEXT):
                     activities.end(key, *_ending(error))
                 raise
             with guard.guarded(_CONTEXT):
-                parts.expect(result)
+                functions.expect(result)
             with guard.guarded(_CONTEXT):
                 activities.end(key, How.CALL)
             return result
@@ -277,7 +276,7 @@ class _CollectiveFunctions:
         """Wrap a function. The end of the stage inside is recorded once the result is known."""
         activities = self._activities
 
-        def part(*args: Any) -> Any:
+        def wrapped(*args: Any) -> Any:
             current = activities.current
             if current is None:
                 return function(*args)
@@ -295,7 +294,7 @@ class _CollectiveFunctions:
                 self._count(result)
             return result
 
-        return part
+        return wrapped
 
     def _count(self, result: Any) -> None:
         current = self._activities.current
@@ -307,15 +306,15 @@ class _CollectiveFunctions:
         operation, amount = current.operation, written_amount(result)
         if result is None and operation is not None and operation.kind is ActivityKind.CHECKPOINT_LOAD:  # `read_data`
             amount = Amount(operation.expected_bytes, operation.expected_files)
-        ended.add_written(amount.message_bytes, amount.files)
+        ended.add_amount(amount.message_bytes, amount.files)
         if operation is not None:
-            operation.add_written(amount.message_bytes, amount.files)
+            operation.add_amount(amount.message_bytes, amount.files)
         self._activities.complete(ended, How.CALL)
 
 
 def _logger_of_torch() -> logging.Logger | None:
     """Return the package's logger, or None if it is not imported or has none."""
-    logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
+    logger: Any = getattr(training.CHECKPOINT_LOGGER.holder, training.CHECKPOINT_LOGGER.name, None)
     return logger if isinstance(logger, logging.Logger) else None
 
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 from otel_torchdist import guard
 from otel_torchdist.capture.parts.checkpoints.distributed import failure_of
 from otel_torchdist.capture.parts.checkpoints.open_activities import OpenActivities, text_of
+from otel_torchdist.capture.upstream import training
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.layout import ActivityWord
 
-_WRITER: Final = "_open_zipfile_writer"
 _FILE: Final = "file"
 _CONTEXT: Final = "checkpoint file"
 
@@ -32,7 +32,7 @@ class CheckpointFiles:
 
     def wrap_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a global of `torch.serialization` that opens a file."""
-        kind = ActivityKind.TORCH_SAVE if name == _WRITER else ActivityKind.TORCH_LOAD
+        kind = ActivityKind.TORCH_SAVE if name == training.OPEN_WRITER.name else ActivityKind.TORCH_LOAD
 
         def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
             recorded = self._begin(kind, file)
@@ -83,7 +83,7 @@ class _RecordedFile:
             )
             failure = failure_of(error)
             if activity is not None and error is None:
-                activity.add_written(_size_of(self._path), 1)
+                activity.add_amount(_size_of(self._path), 1)
             ending = How.CALL if error is None else How.FAILED if failure is not None else How.ABANDONED
             self._activities.end(self, ending, failure)
         except Exception as our_error:

@@ -13,6 +13,7 @@ import torch
 from otel_torchdist import guard
 from otel_torchdist.capture.core.part import RecordingPart
 from otel_torchdist.capture.core.torch_api import CHECKPOINT_LOGGER
+from otel_torchdist.capture.upstream import training
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.parts.checkpoints.files import CheckpointFiles
     from otel_torchdist.capture.parts.checkpoints.open_activities import OpenActivities
 
-_UTILS: Final = "torch.distributed.checkpoint.utils"
-OPENS: Final = ("_open_zipfile_writer", "_open_zipfile_reader")
+_UTILS: Final = training.DIST_WRAPPER.module
+OPENS: Final = (training.OPEN_WRITER, training.OPEN_READER)
 """Globals of `torch.serialization` through which `torch.save` and `torch.load` open a file."""
-
-_logger = logging.getLogger("otel_torchdist")
 
 
 class Checkpoints(RecordingPart):
@@ -52,11 +51,8 @@ class Checkpoints(RecordingPart):
     def hook(self, patches: Patches) -> None:
         """Patch the functions that open checkpoint files, and listen to torch's log of checkpoints."""
         logging.getLogger(CHECKPOINT_LOGGER).addHandler(self._messages)
-        missing = [name for name in OPENS if not hasattr(torch.serialization, name)]
-        if missing:
-            _logger.warning("this torch has no torch.serialization.%s: its files are not recorded", missing[0])
-        for name in OPENS:
-            patches.replace(torch.serialization, name, functools.partial(self._make_open, name))
+        for symbol in OPENS:
+            patches.replace(torch.serialization, symbol, functools.partial(self._make_open, symbol.name))
         if _UTILS in sys.modules:
             self.begin()
 
@@ -105,13 +101,13 @@ class Checkpoints(RecordingPart):
             self.begin()
 
     def _make_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorded: list[Callable[..., Any]] = []
+        wrappers: list[Callable[..., Any]] = []
 
         def opened(*args: Any, **kwargs: Any) -> Any:
-            if not recorded and self.recorder is not None:
+            if not wrappers and self.recorder is not None:
                 with guard.guarded("checkpoint file"):
-                    recorded.append(self.begin().files.wrap_open(name, original))
-            return (recorded[0] if recorded else original)(*args, **kwargs)
+                    wrappers.append(self.begin().files.wrap_open(name, original))
+            return (wrappers[0] if wrappers else original)(*args, **kwargs)
 
         return opened
 

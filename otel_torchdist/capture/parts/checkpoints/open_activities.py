@@ -51,8 +51,8 @@ class Texts:
         if name_id is not None:
             return name_id
         if len(self._name_ids) >= MAX_TEXTS:
-            return tape.names.find_room(_NUMBER.sub("#", text), SPARE_OF_LABELS)
-        name_id = self._name_ids[text] = tape.names.find_room(text, SPARE_OF_LABELS)
+            return tape.names.intern_optional(_NUMBER.sub("#", text), SPARE_OF_LABELS)
+        name_id = self._name_ids[text] = tape.names.intern_optional(text, SPARE_OF_LABELS)
         return name_id
 
 
@@ -132,8 +132,8 @@ class OpenActivity(RecordedInterval):
         if self.number and value:
             self.tape.mark(self.number, word, value, How.CALL)
 
-    def add_written(self, message_bytes: int, files: int) -> None:
-        """Add to the written bytes and files."""
+    def add_amount(self, message_bytes: int, files: int) -> None:
+        """Add to the bytes and files that were written or read."""
         self.message_bytes += message_bytes
         self.files += files
 
@@ -247,7 +247,7 @@ class OpenActivities:
         ended.note(ActivityWord.FILES, ended.files)
         tape, name = ended.tape, 0
         if failure is not None:
-            name = tape.names.find_room(failure.type, SPARE_OF_LABELS)
+            name = tape.names.intern_optional(failure.type, SPARE_OF_LABELS)
             ended.note(ActivityWord.EXPLANATION, self.texts.id_of(tape, failure.message))
         tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
 

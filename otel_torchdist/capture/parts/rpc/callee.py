@@ -23,6 +23,7 @@ from otel_torchdist.capture.parts.rpc.calls import (
     is_internal,
     name_of,
 )
+from otel_torchdist.capture.upstream import rpc as symbols
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.remote_calls import NO_WORKER
 
@@ -155,7 +156,7 @@ class ServedFunction:
 
     def _returned(self, call: RecordedCall, result: Any) -> None:
         add_done_callback = getattr(result, "add_done_callback", None)
-        if add_done_callback is None or not hasattr(self._function, "_wrapped_async_rpc_function"):
+        if add_done_callback is None or not hasattr(self._function, symbols.ASYNC_FUNCTION.name):
             self._side.end(call)
             call.complete(How.CALL)
             return

@@ -28,6 +28,7 @@ from otel_torchdist.capture.parts.rpc.calls import (
     is_on_object,
     name_of,
 )
+from otel_torchdist.capture.upstream import rpc as symbols
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 
 if TYPE_CHECKING:
@@ -184,7 +185,11 @@ class CallerSide:
             call.complete(How.UNTRACKED)
             return
         if mode is CallMode.REMOTE:  # the program holds the RRef, and torch counts its references
-            call.future = future = result._get_future()
+            get_future = symbols.REMOTE_FUTURE.of(result)
+            if get_future is None:
+                call.complete(How.UNTRACKED)
+                return
+            call.future = future = get_future()
         else:
             future = result
             call.reference = weakref.ref(result)
@@ -248,4 +253,4 @@ def _has_ended(call: RecordedCall) -> bool:
 
 def _caller() -> Any:
     """Return the frame of our caller's caller."""
-    return sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # its only name
+    return sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # it has no public name

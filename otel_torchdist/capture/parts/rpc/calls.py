@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from otel_torchdist import guard
 from otel_torchdist.capture.core.intervals import RecordedInterval
+from otel_torchdist.capture.upstream import rpc as symbols
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.model.remote_calls import NO_WORKER, RemoteCall
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.tape.writer import TapeWriter
 
-_INTERNAL: Final = frozenset({"torch.distributed.rpc.api", "torch.distributed.rpc._utils"})
+_INTERNAL: Final = frozenset({symbols.INVOKE_PYTHON.module, symbols.UTILS.path})
 """Modules whose functions torch calls itself, for `shutdown` and for the type of a remote object."""
 _ON_OBJECT: Final = "torch.distributed.rpc.rref_proxy"
 """Module of the functions that call a method of a remote object. Their second argument is the method's name."""
@@ -141,8 +142,8 @@ class CallFacts(NamedTuple):
     def prepare(self, recorder: Recorder, thread: int, nonce: int = 0, step: int = 0) -> bytes:
         """Pack the facts for a tape, with the thread's native id, the caller's nonce, and the trace's step."""
         names = recorder.tape.names
-        function = names.find_room(self.function, SPARE_OF_LABELS)
-        worker_name = names.find_room(self.worker_name, SPARE_OF_LABELS) if self.worker_name else 0
+        function = names.intern_optional(self.function, SPARE_OF_LABELS)
+        worker_name = names.intern_optional(self.worker_name, SPARE_OF_LABELS) if self.worker_name else 0
         call = RemoteCall(self.worker, worker_name, self.call_site, self.mode, nonce, 0, max(step, 0))
         return prepare_call(self.kind, function, thread, call)
 

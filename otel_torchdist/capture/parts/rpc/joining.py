@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from otel_torchdist import guard
 from otel_torchdist.capture.core.failures import hide_frame
 from otel_torchdist.capture.core.part import SessionPart
-from otel_torchdist.capture.parts.rpc.torch_rpc import TorchRpc, missing_parts, rpc_module
+from otel_torchdist.capture.parts.rpc.torch_rpc import TorchRpc, first_missing_name, rpc_module
+from otel_torchdist.capture.upstream import rpc as symbols
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
@@ -35,12 +36,12 @@ class RpcJoining(SessionPart):
         """Patch `init_rpc`."""
         module = rpc_module()
         if module is not None:
-            patches.replace(module, "_init_rpc_backend", self._make_init)
+            patches.replace(module, symbols.JOIN, self._make_init)
 
     def join_late(self) -> None:
         """Start recording if this process is a worker already. Called after the default group has begun its tape."""
         with guard.guarded("joining RPC"):
-            if rpc_module() is not None and not missing_parts() and TorchRpc().agent is not None:
+            if rpc_module() is not None and first_missing_name() is None and TorchRpc().agent is not None:
                 self._begin().join_late(TorchRpc().agent)
 
     def unhook(self) -> None:

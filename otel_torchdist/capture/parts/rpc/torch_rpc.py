@@ -9,48 +9,35 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-RPC: Final = "torch.distributed.rpc"
-_API: Final = f"{RPC}.api"
-INVOKES_PYTHON: Final = ("_invoke_rpc_python_udf", "_invoke_remote_python_udf")
+from otel_torchdist.capture.upstream import core, rpc
+from otel_torchdist.capture.upstream.symbol import TorchSymbol, first_missing
+
+INVOKES_PYTHON: Final = (rpc.INVOKE_PYTHON, rpc.INVOKE_REMOTE_PYTHON)
 """Functions that send a pickled function. Bytes may follow the pickle: an unpickler stops at its end."""
-INVOKES_OTHERS: Final = (
-    "_invoke_rpc_builtin",
-    "_invoke_remote_builtin",
-    "_invoke_rpc_torchscript",
-    "_invoke_remote_torchscript",
+INVOKES_NATIVE: Final = (
+    rpc.INVOKE_BUILTIN,
+    rpc.INVOKE_REMOTE_BUILTIN,
+    rpc.INVOKE_SCRIPT,
+    rpc.INVOKE_REMOTE_SCRIPT,
 )
-_NEEDED: Final = {
-    _API: (
-        *INVOKES_PYTHON,
-        *INVOKES_OTHERS,
-        "_enable_rpc_profiler",
-        "_wait_all_workers",
-        "_finalize_shutdown",
-        "_get_current_rpc_agent",
-        "_is_current_rpc_agent_set",
-    ),
-    f"{RPC}.internal": ("_internal_rpc_pickler", "PythonUDF", "RPCExecMode"),
-    "torch._C": ("Future",),
-}
+"""Functions that send a built-in or TorchScript function, which runs without Python."""
 
 
 def rpc_module() -> Any:
     """Return `torch.distributed.rpc`, or None in a build without it, or if nothing has imported it."""
-    module = sys.modules.get(RPC)
-    return module if module is not None and hasattr(module, "_init_rpc_backend") else None
+    module = rpc.JOIN.holder
+    if module is None or not hasattr(module, "init_rpc"):
+        return None
+    return module if rpc.JOIN.is_in(module) else None
 
 
-def missing_parts() -> list[str]:
-    """Return the needed names that this torch lacks. RPC must be imported."""
-    return [f"{module}.{name}" for module, names in _NEEDED.items() for name in names if not _has(module, name)]
-
-
-def _has(module: str, name: str) -> bool:
-    return hasattr(sys.modules.get(module), name)
+def first_missing_name() -> TorchSymbol | None:
+    """Return the first needed symbol that this torch lacks, or None. RPC must be imported."""
+    return first_missing(*rpc.NEEDED)
 
 
 class TorchRpc:
-    """The needed parts of torch. None of them may be missing.
+    """The private objects of torch's RPC that recording needs; see `first_missing_name`.
 
     Attributes:
         api: The module with the globals that every call uses.
@@ -62,20 +49,20 @@ class TorchRpc:
     """
 
     def __init__(self) -> None:
-        """Look up all parts.
+        """Look up all names.
 
         Raises:
-            AttributeError, KeyError: A part is missing.
+            AttributeError, KeyError: A symbol is missing.
         """
-        internal: Any = sys.modules[f"{RPC}.internal"]
-        self.api: Any = sys.modules[_API]
-        self.pickler: Any = internal._internal_rpc_pickler
-        self.function_type: Any = internal.PythonUDF
-        self.future_type: Any = sys.modules["torch._C"].__dict__["Future"]
-        self.sync: Any = internal.RPCExecMode.SYNC
-        self.remote: Any = internal.RPCExecMode.REMOTE
+        self.api: Any = sys.modules[rpc.INVOKE_PYTHON.module]
+        self.pickler: Any = rpc.PICKLER.find()
+        self.function_type: Any = rpc.PYTHON_FUNCTION.find()
+        self.future_type: Any = core.FUTURE.find()
+        modes: Any = rpc.EXECUTION_MODE.find()
+        self.sync: Any = modes.SYNC
+        self.remote: Any = modes.REMOTE
 
     @property
     def agent(self) -> Any:
         """The RPC agent of this process, or None."""
-        return self.api._get_current_rpc_agent() if self.api._is_current_rpc_agent_set() else None
+        return rpc.CURRENT_AGENT.find()() if rpc.HAS_AGENT.find()() else None

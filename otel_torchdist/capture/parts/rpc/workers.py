@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,8 @@ from otel_torchdist.capture.core.failures import hide_frame
 from otel_torchdist.capture.parts.rpc.callee import CalleeSide
 from otel_torchdist.capture.parts.rpc.caller import CallerSide
 from otel_torchdist.capture.parts.rpc.calls import CallFacts, RecordedCall, Serving
-from otel_torchdist.capture.parts.rpc.torch_rpc import INVOKES_OTHERS, INVOKES_PYTHON, TorchRpc, missing_parts
+from otel_torchdist.capture.parts.rpc.torch_rpc import INVOKES_NATIVE, INVOKES_PYTHON, TorchRpc, first_missing_name
+from otel_torchdist.capture.upstream import rpc as symbols
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.core.recorder import Recorder
     from otel_torchdist.capture.core.run.runs import Runs
     from otel_torchdist.capture.core.torch_api import Patches
-
-_logger = logging.getLogger("otel_torchdist")
 
 
 class _Worker(NamedTuple):
@@ -63,7 +61,7 @@ class RpcWorkers:
         is_worker = self._worker is not None and recorder is not None
         self.caller.recorder = self.callee.recorder = recorder if is_worker else None
         if self._worker is not None and recorder is not None:
-            self._show(recorder, self._worker)
+            self._publish_worker(recorder, self._worker)
             self.caller.continue_on(recorder)
             self.callee.continue_on(recorder)
 
@@ -106,8 +104,9 @@ class RpcWorkers:
         return init_rpc_backend
 
     def _join(self, joining: RecordedCall, arguments: dict[str, Any]) -> None:
-        if missing_parts():
-            _logger.warning("remote procedure calls are not recorded: this torch has no %s", missing_parts()[0])
+        missing = first_missing_name()
+        if missing is not None:
+            missing.report()
             return
         options = arguments["rpc_backend_options"]
         worker = _Worker(int(arguments["rank"]), str(arguments["name"]), int(getattr(options, "num_worker_threads", 0)))
@@ -134,18 +133,18 @@ class RpcWorkers:
     def _follow_calls(self, rpc: TorchRpc) -> None:
         """Patch the functions that every call uses. Only workers make calls, so this waits for `init_rpc`."""
         replace, caller = self._patches.replace, self.caller
-        replace(rpc.api, "_enable_rpc_profiler", lambda original: caller.make_announcement(original, rpc))
-        for name in (*INVOKES_PYTHON, *INVOKES_OTHERS):
-            is_pickled = name in INVOKES_PYTHON
-            replace(rpc.api, name, functools.partial(caller.make_invocation, is_pickled=is_pickled))
+        replace(rpc.api, symbols.ENABLE_PROFILER, lambda original: caller.make_announcement(original, rpc))
+        for symbol in (*INVOKES_PYTHON, *INVOKES_NATIVE):
+            is_pickled = symbol in INVOKES_PYTHON
+            replace(rpc.api, symbol, functools.partial(caller.make_invocation, is_pickled=is_pickled))
         replace(rpc.future_type, "wait", caller.make_wait)
         replace(rpc.pickler, "deserialize", lambda original: self.callee.make_deserialization(original, rpc))
-        replace(rpc.api, "_wait_all_workers", self._make_shutdown)
-        replace(rpc.api, "_finalize_shutdown", self._make_end)
+        replace(rpc.api, symbols.WAIT_ALL_WORKERS, self._make_shutdown)
+        replace(rpc.api, symbols.FINALIZE_SHUTDOWN, self._make_end)
 
     @staticmethod
-    def _show(recorder: Recorder, worker: _Worker) -> None:
-        recorder.tape.set_rpc_worker(recorder.tape.names.find_room(worker.name, SPARE_OF_LABELS), worker.threads)
+    def _publish_worker(recorder: Recorder, worker: _Worker) -> None:
+        recorder.tape.set_rpc_worker(recorder.tape.names.intern_optional(worker.name, SPARE_OF_LABELS), worker.threads)
 
     # --- shutdown -------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers, diagnose_leftovers
 from otel_torchdist.cli.diagnose.leftovers import lines_of as lines_of_leftovers
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.runs.diagnosis.diagnosis import Diagnosis, diagnose_run
+from otel_torchdist.runs.diagnosis.leftovers import JudgedDumps, Leftovers, diagnose_leftovers
 from otel_torchdist.show.report.document import Conclusion
 
 _TONES = {VERDICT: "bad", "ended together": "warn", "undecided": "warn"}
@@ -26,18 +26,18 @@ def conclusions_of_run(run: Run, helpers: Iterable[Run], rules: StallRules) -> t
         diagnosis = diagnose_run(run, rules)
     except TapeError as error:
         return [], [str(error)]
-    conclusions = [_of(diagnosis)]
+    conclusions = [_conclusion(diagnosis)]
     for helper in helpers:
         try:
-            of_helper = diagnose_run(helper, rules)
+            helper_diagnosis = diagnose_run(helper, rules)
         except TapeError:
-            continue  # damaged: the readable rest of the run is still shown
-        if of_helper.has_problem:
-            conclusions.append(_of(of_helper))
+            continue  # a damaged helper run does not hide the run itself
+        if helper_diagnosis.has_problem:
+            conclusions.append(_conclusion(helper_diagnosis))
     return conclusions, list(diagnosis.warnings)
 
 
-def _of(diagnosis: Diagnosis) -> Conclusion:
+def _conclusion(diagnosis: Diagnosis) -> Conclusion:
     title, sentence, *more = conclusion_of(diagnosis)
     is_well = not diagnosis.has_problem and title not in _TONES
     if title not in _TONES:
@@ -62,11 +62,11 @@ def conclusions_of_dumps(paths: Iterable[Path], rules: StallRules) -> tuple[list
     if verdicts:
         return [_with_details(verdicts[0], details), *verdicts[1:]], list(leftovers.notes)
     tone, title = ("warn", "a failure") if leftovers.has_problem else ("good", "no verdict")
-    sentence = _without_verdict(leftovers)
+    sentence = _sentence_without_verdict(leftovers)
     return [Conclusion(tone, title, sentence, details=details)], list(leftovers.notes)
 
 
-def _without_verdict(leftovers: Leftovers) -> str:
+def _sentence_without_verdict(leftovers: Leftovers) -> str:
     if leftovers.has_problem:
         return "texts beside the dumps report a failure"
     return f"no operation was open for {leftovers.threshold_s:g} s"

@@ -15,20 +15,29 @@ from otel_torchdist.cli.analyze.calls import describe_difference
 from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.analyze.html.world import world_of
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
-from otel_torchdist.cli.output.progress import progress
-from otel_torchdist.cli.output.text import day_and_time, fail
-from otel_torchdist.cli.targets import Target, chosen_run
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import compress_ranks, readable
+from otel_torchdist.model.text import compress_ranks, readable
+from otel_torchdist.model.times import day_and_time
 from otel_torchdist.node.job.runs.runs import Run
-from otel_torchdist.show.report.build import ReportBasis, ReportChoice, findings_of, windows_of
+from otel_torchdist.runs.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.runs.targets import Target, chosen_run
+from otel_torchdist.show.report.build import ReportBasis, ReportChoice, report_basis, windows_of
 from otel_torchdist.show.report.document import Conclusion, Heading, RunReport
-from otel_torchdist.show.report.figures import MAX_ROWS, calls_in, longest_of, matrix_of, ranks_in, skews_in, steps_of
+from otel_torchdist.show.report.figures import (
+    MAX_ROWS,
+    calls_in,
+    longest_of,
+    matrix_of,
+    ranks_in,
+    skews_in,
+    step_columns,
+)
 from otel_torchdist.show.report.incidents import MAX_INCIDENTS, incident_of
 from otel_torchdist.sources.archive.reading import is_archive
 from otel_torchdist.sources.profiles.reading.reader import kinds_in
+from otel_torchdist.system.progress import progress
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 
 _MAX_SKEWS: Final = 200
@@ -37,12 +46,12 @@ _MAX_DIFFERENCES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a report.
+    """A run, or the files of a job, with the conclusions on it.
 
     Attributes:
-        title: A few words.
+        title: `run 1a2b3c4d`, or a description of the files.
         began: Start of the run, local time; '' if unknown.
-        source: Its calls.
+        source: The calls.
         conclusions: The conclusions of `diagnose`.
         warnings: Unreadable parts.
     """
@@ -55,7 +64,7 @@ class Subject:
 
 
 def subject_of(wanted: Target, rules: StallRules) -> Subject:
-    """Return the requested subject; ends the command if there is no such run."""
+    """Return the requested run or files; ends the command if there is no such run."""
     if wanted.paths:
         source = timed_source_of(wanted)
         # Archives and traces hold no state of a hang, so there is nothing to judge.
@@ -72,9 +81,9 @@ def subject_of(wanted: Target, rules: StallRules) -> Subject:
 
 
 def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subject:
-    """Return a recorded run as a subject, judged together with the runs of its helper processes."""
-    with reopened(run) as anew:  # a reader consumes its tape, and both the judge and the histories need the tape
-        conclusions, warnings = conclusions_of_run(anew, helpers, rules)
+    """Return a recorded run with the conclusions on it and on the runs of its helper processes."""
+    with reopened(run) as reopened_run:  # `source` reads the tapes of `run` itself
+        conclusions, warnings = conclusions_of_run(reopened_run, helpers, rules)
     source = source_of_run(run)
     title = f"run {run.label}" if run.label else "a run without an id"
     return Subject(title, day_and_time(run.begun_ns), source, conclusions, warnings)
@@ -84,13 +93,13 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
     """Build the report; ends the command if there are no calls."""
     source = subject.source
     with without_collecting_garbage(), progress("Building the report"):
-        basis = findings_of(source.histories, rules.threshold_ns)
+        basis = report_basis(source.histories, rules.threshold_ns)
         statistics = basis.analysis.statistics
         if not statistics.ranks:
-            fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
+            fail(f"{source.location}: {source.empty_message}", ExitCode.NOTHING_FOUND)
         named = [rank for conclusion in subject.conclusions for rank in conclusion.ranks]
         is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
-        windows = windows_of(basis, named, is_hung, choice, source.again, _shown)
+        windows = windows_of(basis, named, is_hung, choice, source.read_again, _to_millisecond)
     world = world_of(basis.analysis.graph) if basis.analysis.graph is not None else None
     hosts = {name: index for index, name in enumerate(world.host_names)} if world is not None else {}
     path, left_out = longest_of(basis.analysis.path) if basis.analysis.path is not None else (None, 0)
@@ -99,7 +108,7 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
     return RunReport(
         heading=_heading(subject, basis),
         conclusions=tuple(subject.conclusions),
-        incidents=tuple(incident_of(wait, steps, _shown) for wait in basis.waits[:MAX_INCIDENTS]),
+        incidents=tuple(incident_of(wait, steps, _to_millisecond) for wait in basis.waits[:MAX_INCIDENTS]),
         world=world,
         matrix=matrix_of(basis.analysis.graph) if basis.analysis.graph is not None else None,
         windows=tuple(windows),
@@ -109,7 +118,7 @@ def report_of(subject: Subject, rules: StallRules, choice: ReportChoice) -> RunR
         ranks=ranks_in(statistics.ranks, steps, hosts),
         skews=tuple(skews[:_MAX_SKEWS]),
         skews_left_out=max(0, len(skews) - _MAX_SKEWS),
-        steps=steps_of(steps),
+        steps=step_columns(steps),
         path=path,
         pieces_left_out=left_out,
         advice=advice_results(basis.analysis),
@@ -124,9 +133,9 @@ def _heading(subject: Subject, basis: ReportBasis) -> Heading:
     return Heading(
         title=subject.title,
         run=subject.source.run_id,
-        place=subject.source.place,
+        place=subject.source.location,
         began=subject.began,
-        seen_until=_shown(ended_ns) if ended_ns else "",
+        seen_until=_to_millisecond(ended_ns) if ended_ns else "",
         made=day_and_time(time.time_ns()),
         made_by=f"otel-torchdist {version('otel-torchdist')}",
         world_size=size,
@@ -151,7 +160,7 @@ def _differences(differences: Sequence[CountDifference]) -> list[str]:
     return [*sentences, f"and {more:,} more; `otel-torchdist analyze --only calls` lists them"] if more else sentences
 
 
-def _shown(wall_ns: int) -> str:
+def _to_millisecond(wall_ns: int) -> str:
     """Format a time with its date, to the millisecond."""
     milliseconds = wall_ns // 1_000_000
     return f"{day_and_time(wall_ns)}.{milliseconds % 1000:03d}"

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.analysis.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.analysis.parallelism.wording import balance_of, remarks_of, role_of, shape_of, span_of
-from otel_torchdist.model.naming import compress_ranks
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.show.report.document import GroupSet, Purpose, World
 
 _EXAMPLES: Final = 3
@@ -19,7 +19,7 @@ def world_of(graph: Graph) -> World:
     host_indices = {name: index for index, name in enumerate(names)}
     return World(
         shape=shape_of(graph),
-        axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(graph.axes, 1)),
+        axes=tuple(_groups(f"axis {number}", axis) for number, axis in enumerate(graph.axes, 1)),
         others=tuple(_groups(span_of(groups, len(graph.axes)), groups) for groups in graph.groups[:_MAX_OTHERS]),
         coordinates=tuple(number for row in graph.coordinates for number in row),
         copies=graph.copies,

@@ -8,10 +8,11 @@ from pathlib import Path
 from otel_torchdist.cli.analyze.html.gather import Subject, report_of, subject_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail, shown
-from otel_torchdist.cli.targets import Target, warn, without_calls
+from otel_torchdist.cli.targets import warn, without_calls
 from otel_torchdist.config import Config
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.units import amount
+from otel_torchdist.model.text import amount
+from otel_torchdist.runs.targets import Target
 from otel_torchdist.show.report.build import ReportChoice
 from otel_torchdist.show.report.document import MARKER, html_of_report
 from otel_torchdist.system.files.outputs import OutputError, check_output, write_output
@@ -48,13 +49,13 @@ def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
 
 def write_report(out: Path, subject: Subject, rules: StallRules, choice: ReportChoice) -> str:
     """Write the report on a run or dumps and return a line with its location. Ends the command on errors."""
-    made = report_of(subject, rules, choice)
-    warn(made.notes)
-    if choice.steps is not None and not made.windows:
+    report = report_of(subject, rules, choice)
+    warn(report.notes)
+    if choice.steps is not None and not report.windows:
         warn([f"--steps: no rank has recorded the steps {choice.steps.start}-{choice.steps.stop - 1} to their ends"])
-    warn(without_calls(choice.ranks, made.ranks.rank))
+    warn(without_calls(choice.ranks, report.ranks.rank))
     try:
-        size = write_output(out, [html_of_report(made).encode()])
+        size = write_output(out, [html_of_report(report).encode()])
     except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
-    return f"{shown(out)}: {made.heading.title}, {amount(size)}"
+    return f"{shown(out)}: {report.heading.title}, {amount(size)}"

@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.naming import imported_run_id
+from otel_torchdist.model.ids import imported_run_id
 from otel_torchdist.model.snapshot import WorldSnapshot
 
 
@@ -39,7 +39,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """A verdict and its wording.
 
     Attributes:
@@ -58,22 +58,22 @@ class ImportedFindings:
     Attributes:
         provenance: Origin of the calls.
         world: Ranks with a file, at the last moment in the files.
-        judgements: The verdicts on that moment, the most important first.
+        judgments: The verdicts on that moment, the most important first.
         threshold_ns: Age at which an open operation counts as stalled.
     """
 
     provenance: Provenance
     world: WorldSnapshot
-    judgements: tuple[Judgement, ...]
+    judgments: tuple[Judgment, ...]
     threshold_ns: int
 
 
-USUAL_LAST: Final = 200
+DEFAULT_CALLS: Final = 200
 """Default number of calls of each rank."""
 MAX_CALLS: Final = 5_000
 """Upper bound on calls of all ranks, unless the user states a number for each."""
 MAX_RANKS: Final = 64
-"""Upper bound on ranks, unless the user names them. A stall's trace has a bar for as many ranks."""
+"""Upper bound on ranks, unless the user names them. The trace of a stall has a bar for at most as many ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,15 @@ class ChosenCalls:
 def choose(findings: ImportedFindings, wanted: WantedCalls) -> ChosenCalls:
     """Choose ranks and the number of their calls."""
     ranks_with_file = findings.world.ranks
-    ranks = _of_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(ranks_with_file)
-    last = wanted.last or max(min(USUAL_LAST, MAX_CALLS // max(len(ranks), 1)), 1)
+    ranks = _by_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(ranks_with_file)
+    last = wanted.last or max(min(DEFAULT_CALLS, MAX_CALLS // max(len(ranks), 1)), 1)
     return ChosenCalls(frozenset(ranks), last)
 
 
-def _of_interest(findings: ImportedFindings) -> Sequence[int]:
+def _by_interest(findings: ImportedFindings) -> Sequence[int]:
     """Order ranks: first those named by a verdict, then those waiting for them, then the others."""
-    named = {rank for judgement in findings.judgements for rank in judgement.verdict.ranks}
-    waiting = {rank for judgement in findings.judgements for rank in judgement.verdict.waiting}
+    named = {rank for judgment in findings.judgments for rank in judgment.verdict.ranks}
+    waiting = {rank for judgment in findings.judgments for rank in judgment.verdict.waiting}
     return sorted(findings.world.ranks, key=lambda rank: (rank not in named, rank not in waiting, rank))
 
 
@@ -218,8 +218,8 @@ def _reduced(history: RankHistory, choice: ChosenCalls) -> RecordedRank:
 
 
 def _digest(history: RankHistory) -> str:
-    about = f"{history.rank} {history.host} {history.wall_offset_ns} {history.lost}"
-    digest = blake2b(about.encode(errors="surrogateescape"), digest_size=16)
+    properties = f"{history.rank} {history.host} {history.wall_offset_ns} {history.lost}"
+    digest = blake2b(properties.encode(errors="surrogateescape"), digest_size=16)
     for operation in history.operations:
         record = operation.record
         text = f"\0{record.number} {operation.name} {record.sequence} {record.entered_ns} {record.completed_ns}"

@@ -13,21 +13,21 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.cli.export.recording_spans.recording import ImportedFindings, Judgement
+from otel_torchdist.cli.export.recording_spans.recording import ImportedFindings, Judgment
 from otel_torchdist.judge.stall.events import MarkerDue, Occasion, Ruling, VerdictGiven
 from otel_torchdist.judge.stall.reporting.attributes import ruling_of
 from otel_torchdist.judge.stall.reporting.spans import incident_spans, marker_span
 from otel_torchdist.judge.verdict.rules import Wait
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import UNREAD
-from otel_torchdist.model.finding import Incident, LinkTarget, incident_name
-from otel_torchdist.model.naming import imported_nonce
+from otel_torchdist.model.ids import imported_nonce
+from otel_torchdist.model.reports.incident import Incident, LinkTarget, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
 EPOCH: Final = 1
-"""An import reports each stall once."""
+"""The epoch of all incidents: an import reports each stall once."""
 _NOT_RECORDED: Final = (semconv.STEP, semconv.TAG)
 _MAX_INTEGER: Final = (1 << 63) - 1
 
@@ -70,11 +70,12 @@ class Stalls:
     def _trace(self, stall: Stall) -> list[FinishedSpan]:
         given = VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
         root, *bars = (
-            msgspec.structs.replace(span, attributes=recorded(span.attributes)) for span in incident_spans(given)
+            msgspec.structs.replace(span, attributes=recorded_attributes(span.attributes))
+            for span in incident_spans(given)
         )
         return [msgspec.structs.replace(root, error=stall.ruling.text), *bars]
 
-    def naming(self, rank: int) -> Sequence[Stall]:
+    def naming_rank(self, rank: int) -> Sequence[Stall]:
         """Return the stalls whose verdicts name a rank."""
         return [stall for stall in self.stalls if rank in stall.verdict.ranks]
 
@@ -110,16 +111,15 @@ def stalls_of(findings: ImportedFindings, run_id: int, part_id: int) -> Stalls:
         for rank, view in findings.world.ranks.items()
     }
     incidents = [
-        (judgement, Incident(run_id, f"{part_id:032x} {name_of(judgement.verdict)}"))
-        for judgement in findings.judgements
+        (judgment, Incident(run_id, f"{part_id:032x} {name_of(judgment.verdict)}")) for judgment in findings.judgments
     ]
-    stalls = [_stall(judgement, incident, findings.world.taken_ns) for judgement, incident in incidents]
+    stalls = [_stall(judgment, incident, findings.world.taken_ns) for judgment, incident in incidents]
     return Stalls(replace(findings.world, ranks=ranks), tuple(stalls), findings.threshold_ns)
 
 
-def _stall(judgement: Judgement, incident: Incident, now_ns: int) -> Stall:
-    ruling = ruling_of(judgement.verdict, incident, EPOCH, now_ns)
-    return Stall(judgement.verdict, replace(ruling, text=judgement.text))
+def _stall(judgment: Judgment, incident: Incident, now_ns: int) -> Stall:
+    ruling = ruling_of(judgment.verdict, incident, EPOCH, now_ns)
+    return Stall(judgment.verdict, replace(ruling, text=judgment.text))
 
 
 def name_of(verdict: Verdict) -> str:
@@ -127,11 +127,11 @@ def name_of(verdict: Verdict) -> str:
     return f"{verdict.kind.value} {incident_name(verdict.operation_id)}"
 
 
-def recorded(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+def recorded_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
     """Drop attributes that dumps lack (the step, the tag, an unread reduce op) and values that OTLP cannot hold."""
     return {key: value for key, value in attributes.items() if key not in _NOT_RECORDED and not _is_unfit(key, value)}
 
 
 def _is_unfit(key: str, value: AttributeValue) -> bool:
-    """Return True for an unread reduce op, and for integers beyond 64 bits, which a forged dump may hold."""
+    """Return True for an unread reduce op, and for integers beyond 64 bits, which a corrupt dump may hold."""
     return (key, value) == (semconv.REDUCE_OP, UNREAD) or (isinstance(value, int) and value > _MAX_INTEGER)

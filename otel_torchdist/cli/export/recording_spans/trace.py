@@ -1,6 +1,6 @@
 """The trace of a recording: a root, a bar for each rank, and its calls beneath.
 
-The spans contain nothing random, and neither the place nor the time of the import. Importing the same files again makes
+The spans contain nothing random, and neither the host nor the time of the import. Importing the same files again makes
 identical spans, and Jaeger shows only one of two identical spans.
 """
 
@@ -13,25 +13,26 @@ import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.cli.export.recording_spans.recording import RecordedRank, Recording
-from otel_torchdist.cli.export.recording_spans.stalls import Stalls, name_of, recorded, stalls_of
+from otel_torchdist.cli.export.recording_spans.stalls import Stalls, name_of, recorded_attributes, stalls_of
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import LinkTarget
-from otel_torchdist.model.kinds import How
-from otel_torchdist.model.naming import (
+from otel_torchdist.model.ids import (
     anchor_span_id,
-    compress_ranks,
     imported_nonce,
     imported_part_id,
     operation_span_id,
     run_label,
     trace_id_of_step,
 )
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.reports.incident import LinkTarget
+from otel_torchdist.model.text import compress_ranks
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
-from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR, of_names, of_record
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, attributes_of_names, attributes_of_record
 from otel_torchdist.telemetry.spans.segments import MAX_GROUPS
 
 CLOCK: Final = "each host's own"
+"""Dumps have the wall-clock times of their hosts, which are not compared."""
 
 Attributes = dict[str, AttributeValue]
 
@@ -69,37 +70,39 @@ def _part(recording: Recording) -> str:
     """Describe everything that affects spans besides the calls: one id must never stand for two different spans."""
     findings, choice = recording.findings, recording.choice
     ranks = compress_ranks(choice.ranks, max_text=1 << 20)
-    verdicts = [(name_of(judgement.verdict), judgement.text) for judgement in findings.judgements]
-    about = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {verdicts}"
-    return f"{choice.last} of {ranks}, {findings.threshold_ns}, {about}"
+    verdicts = [(name_of(judgment.verdict), judgment.text) for judgment in findings.judgments]
+    inputs = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {verdicts}"
+    return f"{choice.last} of {ranks}, {findings.threshold_ns}, {inputs}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
+    """Builds the trace with the calls of a recording."""
+
     recording: Recording
     stalls: Stalls
     run: str
     part_id: int
 
     def spans(self) -> list[FinishedSpan]:
-        ranks = [self._rank(rank) for rank in self.recording.chosen]
-        root = self._root([span for spans in ranks for span in spans])
-        return [root, *(_within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
+        ranks = [self._rank_spans(rank) for rank in self.recording.chosen]
+        root = self._root_span([span for spans in ranks for span in spans])
+        return [root, *(_stretched(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
 
     @property
     def _root_id(self) -> LinkTarget:
         return LinkTarget(trace_id_of_step(self.part_id, 0), anchor_span_id(self.part_id, 0, 0))
 
-    def _root(self, below: list[FinishedSpan]) -> FinishedSpan:
+    def _root_span(self, descendants: list[FinishedSpan]) -> FinishedSpan:
         now_ns = self.recording.findings.world.taken_ns + self.recording.ranks[0].wall_offset_ns
-        start_ns = min((span.start_ns for span in below if span.start_ns), default=max(now_ns, 1))
+        start_ns = min((span.start_ns for span in descendants if span.start_ns), default=max(now_ns, 1))
         return FinishedSpan(
             name=semconv.IMPORT_SPAN.format(source=self.recording.findings.provenance.source),
             trace_id=self._root_id.trace_id,
             span_id=self._root_id.span_id,
             parent_id=None,
             start_ns=start_ns,
-            end_ns=max([start_ns + MIN_DURATION_NS, *(span.end_ns for span in below)]),
+            end_ns=max([start_ns + MIN_DURATION_NS, *(span.end_ns for span in descendants)]),
             attributes=self._root_attributes(),
             error=self.stalls.stalls[0].ruling.text if self.stalls.stalls else None,
             links=tuple(stall.root for stall in self.stalls.stalls),
@@ -127,14 +130,14 @@ class _Calls:
             optional[semconv.VERDICT_RANKS] = compress_ranks(first.ranks)
         return attributes | {key: value for key, value in optional.items() if value}
 
-    def _rank(self, rank: RecordedRank) -> list[FinishedSpan]:
+    def _rank_spans(self, rank: RecordedRank) -> list[FinishedSpan]:
         """Build the bar of a rank and the calls beneath."""
         bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, rank.rank), 0, 0))
-        calls = [self._call(rank, operation, bar) for operation in rank.operations]
-        naming = self.stalls.naming(rank.rank)
+        calls = [self._call_span(rank, operation, bar) for operation in rank.operations]
+        stalls = self.stalls.naming_rank(rank.rank)
         attributes = self._rank_attributes(rank)
-        if naming:
-            attributes |= {semconv.STALLED: True, semconv.VERDICT: naming[0].verdict.kind.value}
+        if stalls:
+            attributes |= {semconv.STALLED: True, semconv.VERDICT: stalls[0].verdict.kind.value}
         span = FinishedSpan(
             name=semconv.IMPORT_RANK_SPAN.format(rank=rank.rank),
             trace_id=bar.trace_id,
@@ -143,8 +146,8 @@ class _Calls:
             start_ns=min((call.start_ns for call in calls), default=0),
             end_ns=max((call.end_ns for call in calls), default=0),
             attributes=attributes,
-            error=naming[0].ruling.text if naming else None,
-            links=tuple(stall.root for stall in naming),
+            error=stalls[0].ruling.text if stalls else None,
+            links=tuple(stall.root for stall in stalls),
         )
         return [span, *calls]
 
@@ -163,7 +166,7 @@ class _Calls:
         }
         return attributes | {key: value for key, value in optional.items() if value}
 
-    def _call(self, rank: RecordedRank, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
+    def _call_span(self, rank: RecordedRank, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
         record = operation.record
         attributes = {semconv.RANK: rank.rank, semconv.RUN: self.run} | _of_operation(operation)
         start_ns = record.entered_ns + rank.wall_offset_ns
@@ -181,23 +184,25 @@ class _Calls:
         marker = self.stalls.marker(rank.rank, record.number, bar) if record.is_open else None
         if marker is None:
             return span
-        of_stall = recorded(marker.attributes)
-        return msgspec.structs.replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
+        marker_attributes = recorded_attributes(marker.attributes)
+        return msgspec.structs.replace(
+            span, attributes=marker_attributes | attributes, error=marker.error, links=marker.links
+        )
 
 
-def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
-    """Stretch the bar of a rank without calls over the whole trace."""
+def _stretched(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
+    """Return the bar of a rank; without calls, it covers the whole trace."""
     return bar if bar.end_ns else msgspec.structs.replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
 
 
 def _of_operation(operation: OperationView) -> Attributes:
     group = operation.group.name if operation.group is not None else None
-    attributes = of_names(operation.signature, group, operation.call_site, operation.label)
-    attributes |= of_record(operation.record)
+    attributes = attributes_of_names(operation.signature, group, operation.call_site, operation.label)
+    attributes |= attributes_of_record(operation.record)
     attributes[semconv.OPERATION] = operation.name
     if operation.record.how is How.FAILED:
-        attributes[semconv.ERROR_TYPE] = operation.failure or UNKNOWN_ERROR
-    return recorded(attributes)
+        attributes[semconv.ERROR_TYPE] = operation.failure or semconv.OTEL_OTHER
+    return recorded_attributes(attributes)
 
 
 def _groups(rank: RecordedRank) -> list[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.judge.verdict.wording.places import name_checkpoint
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.occupations import FailedCheckpoint
+from otel_torchdist.model.rank_state.occupations import FailedCheckpoint
+from otel_torchdist.model.reports.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.telemetry import semconv
 
 SETTLED_NS: Final = 2_000_000_000
@@ -51,13 +51,13 @@ class SaveFailed:
     @property
     def text(self) -> str:
         """The failed ranks and the reason, as a sentence."""
-        what = f"{name_checkpoint(self.operation, self.checkpoint)} in step {self.step}"
+        save = f"{name_checkpoint(self.operation, self.checkpoint)} in step {self.step}"
         why = f"{self.error}: {self.message}" if self.message else self.error
         if not self.are_known:
-            return f"{what} has failed; {name_ranks(self.ranks)} received an exception: {why}"
+            return f"{save} has failed; {name_ranks(self.ranks)} received an exception: {why}"
         stage = f", in {self.stage}" if self.stage else ""
         notified = f"; {name_ranks(self.notified)} received it" if self.notified else ""
-        return f"{what} has failed on {name_ranks(self.ranks)}{stage}: {why}{notified}"
+        return f"{save} has failed on {name_ranks(self.ranks)}{stage}: {why}{notified}"
 
     def finding(self, judged: JudgedWorld) -> Finding:
         """Return the finding on a checkpoint that was not saved."""

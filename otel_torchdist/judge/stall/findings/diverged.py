@@ -12,12 +12,13 @@ from otel_torchdist.judge.verdict.wording.calls import describe_operation
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.following.values import CALM_STEPS, PARAMETERS
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
-from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.model.numerics import DifferingRange
-from otel_torchdist.model.rank_values import OutputChecksum, ParameterRange
+from otel_torchdist.model.rank_state.values import OutputChecksum, ParameterRange
+from otel_torchdist.model.reports.finding import Finding, FindingKind, JudgedWorld, Severity
+from otel_torchdist.model.reports.incident import incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.tape.records.numerics import differing_places
+from otel_torchdist.model.text import have, name_ranks
+from otel_torchdist.tape.records.numerics import differing_indices
 from otel_torchdist.telemetry import semconv
 
 
@@ -70,13 +71,13 @@ class Diverged:
     def _of_parameters(self) -> str:
         of = f"of {self.group.title} " if self.group is not None else ""
         when = f"in step {self.step}, since then or earlier"
-        which = _which_of(self.parameters)
+        which_differ = _describe_range(self.parameters)
         must = "replicas must be equal"
         must += f"; the parameters of {name_ranks(self.unseen)} are not known" if self.unseen else ""
         if not self.others:
-            return f"{name_ranks(self.ranks)} have different parameters {of}{when}: {must}{which}"
+            return f"{name_ranks(self.ranks)} have different parameters {of}{when}: {must}{which_differ}"
         had = f"{have(self.ranks)} other parameters {of}than {name_ranks(self.others)}"
-        return f"{name_ranks(self.ranks)} {had} {when}: {must}{which}"
+        return f"{name_ranks(self.ranks)} {had} {when}: {must}{which_differ}"
 
     def finding(self, judged: JudgedWorld) -> Finding:
         """Return the finding on values that differ."""
@@ -105,7 +106,7 @@ def _attributes_of(values: Diverged) -> Attributes:
     return attributes
 
 
-def _which_of(parameters: ParameterRange | None) -> str:
+def _describe_range(parameters: ParameterRange | None) -> str:
     if parameters is None:
         return ""
     if parameters.candidates == 1:
@@ -146,8 +147,8 @@ class DivergenceFinder:
             members = group.members if group is not None else frozenset(by_rank)
             ranks, others = _minority(by_rank, max(len(members), len(by_rank)))
             unseen = tuple(sorted(members - by_rank.keys()))
-            which = _which_parameters(by_member, others or ranks) if persists else None
-            yield Diverged(operation_id, operation, group, ranks, others, step, which, unseen, label)
+            parameters = _differing_parameters(by_member, others or ranks) if persists else None
+            yield Diverged(operation_id, operation, group, ranks, others, step, parameters, unseen, label)
 
     def _are_all_known(
         self, world: WorldSnapshot, operation_id: OperationId, group: GroupView | None, by_rank: dict[int, int]
@@ -161,30 +162,32 @@ class DivergenceFinder:
         return group.members <= by_rank.keys() | over  # includes members not seen yet
 
 
-def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> ParameterRange | None:
+def _differing_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> ParameterRange | None:
     """Return the range of parameters in which ranks differ from a reference rank; None if unknown."""
-    right = by_rank[reference[0]]
-    of = right.parameters
-    if of is None:
+    reference_output = by_rank[reference[0]]
+    compared = reference_output.parameters
+    if compared is None:
         return None
     differing: DifferingRange | None = None
     for output in by_rank.values():
-        if output.checksum == right.checksum or output.parameters is None:
+        if output.checksum == reference_output.checksum or output.parameters is None:
             continue
-        here, there = (output.checksum, output.parameters.sums), (right.checksum, of.sums)
-        places = differing_places(here, there, of.count)
-        if places is None or output.parameters.count != of.count:
+        sums, reference_sums = (output.checksum, output.parameters.sums), (reference_output.checksum, compared.sums)
+        difference = differing_indices(sums, reference_sums, compared.count)
+        if difference is None or output.parameters.count != compared.count:
             return None
-        differing = places if differing is None else differing.joined(places)
+        differing = difference if differing is None else differing.joined(difference)
     names = next(
         (output.parameters.names for output in by_rank.values() if output.parameters and output.parameters.names), ()
     )
     if differing is None:
         return None
     first, last = (
-        names[place] if place < len(names) else f"parameter {place}" for place in (differing.first, differing.last)
+        names[index] if index < len(names) else f"parameter {index}" for index in (differing.first, differing.last)
     )
-    return ParameterRange(first, last, 1 if differing.are_exact else differing.last - differing.first + 1, of.count)
+    return ParameterRange(
+        first, last, 1 if differing.is_single else differing.last - differing.first + 1, compared.count
+    )
 
 
 def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,7 +7,7 @@ from typing import Final
 from otel_torchdist.judge.stall.attributes import of_frame
 from otel_torchdist.judge.verdict.idle import Idle, IdlePlace, idle_of, idle_place_of, last_called_ns
 from otel_torchdist.judge.verdict.wording.places import describe_idle
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
+from otel_torchdist.model.reports.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
 
@@ -53,7 +53,7 @@ class IdleFinder:
         return [*over, *([finding_of(new, judged)] if new is not None else [])]
 
     def _update_places(self, world: WorldSnapshot) -> None:
-        """Record where ranks are idle. The previous place is kept until a new stack arrives."""
+        """Record the lines at which ranks are idle. The previous line is kept until a new stack arrives."""
         called_ns = {view.nonce: last_called_ns(view) for view in world.ranks.values()}
         self._places = {
             nonce: place for nonce, place in self._places.items() if called_ns.get(nonce) == self._called_ns.get(nonce)

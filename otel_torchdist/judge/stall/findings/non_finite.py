@@ -16,11 +16,12 @@ from otel_torchdist.judge.verdict.wording.calls import called_in, describe_opera
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.following.values import CALM_STEPS
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import have, name_ranks
-from otel_torchdist.model.rank_values import NonFiniteInput, ParameterRange
+from otel_torchdist.model.rank_state.values import NonFiniteInput, ParameterRange
+from otel_torchdist.model.reports.finding import Finding, FindingKind, JudgedWorld, Severity
+from otel_torchdist.model.reports.incident import incident_name
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.text import have, name_ranks
 from otel_torchdist.telemetry import semconv
 
 SKIPS_IN_A_ROW: Final = 8
@@ -61,7 +62,7 @@ class NonFinite:
 
     @property
     def text(self) -> str:
-        """The first ranks with non-finite values, and the place, as a sentence."""
+        """The first ranks with non-finite values, and the operation, as a sentence."""
         what = "values that are not numbers (NaN)" if self.is_nan else "infinite values"
         operation = describe_operation(self.operation, self.group, self.operation_id, self.label)
         where = f"in the inputs of {operation} in step {self.step}"
@@ -167,22 +168,22 @@ def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]]
     for view, fact in sorted(facts, key=lambda entry: entry[1].at_ns):
         by_operation.setdefault(fact.operation_id, []).append((view, fact))
     candidates = [
-        (_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()
+        (_with_finite(world, operation_id, inputs[0][1].step), inputs) for operation_id, inputs in by_operation.items()
     ]
-    first = next(((finite, bad) for finite, bad in candidates if finite or _is_message(bad[0][1])), None)
-    others, bad = first or candidates[0]
-    view, fact = min(bad, key=lambda entry: entry[0].rank)
+    first = next(((finite, inputs) for finite, inputs in candidates if finite or _is_message(inputs[0][1])), None)
+    others, inputs = first or candidates[0]
+    view, fact = min(inputs, key=lambda entry: entry[0].rank)
     unseen = _unseen(world, fact.step)
     return NonFinite(
         operation_id=fact.operation_id,
         operation=fact.operation,
         group=view.groups.get(fact.operation_id.channel.group),
-        ranks=tuple(sorted(view.rank for view, _ in bad)),
+        ranks=tuple(sorted(view.rank for view, _ in inputs)),
         others=others,
         are_first=first is not None and not unseen,
         unseen=unseen,
         step=fact.step,
-        is_nan=any(one.is_nan for _, one in bad),
+        is_nan=any(value.is_nan for _, value in inputs),
         call_site=fact.call_site,
         skips=skips,
         label=fact.label,
@@ -223,7 +224,7 @@ def _with_finite(world: WorldSnapshot, operation_id: OperationId, step: int) -> 
             if view.values.are_all_checked
             and operation_id.channel in view.progress
             and view.progress[operation_id.channel].entered >= operation_id.sequence
-            and operation_id not in {one.operation_id for one in (*view.values.non_finite, *view.values.unknown)}
+            and operation_id not in {value.operation_id for value in (*view.values.non_finite, *view.values.unknown)}
             and view.values.unknown_until < step
         )
     )

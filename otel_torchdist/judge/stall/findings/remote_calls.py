@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.judge.verdict.wording.ends import describe_way
+from otel_torchdist.judge.verdict.wording.ends import describe_death
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
-from otel_torchdist.model.naming import name_ranks
 from otel_torchdist.model.remote_calls import CallView
+from otel_torchdist.model.reports.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.units import seconds
+from otel_torchdist.model.text import name_ranks, seconds
 from otel_torchdist.telemetry import semconv
 
 LONGEST_PASS_NS: Final = 1_500_000_000
@@ -130,7 +129,7 @@ def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
     text = f"{_names(first)} are dead: calls to them fail"
     if len(first) == 1:
         death = first[0].death
-        way = describe_way(death, first[0].failure) if death is not None else ""
+        way = describe_death(death, first[0].failure) if death is not None else ""
         text = f"{_names(first)} {way or 'is dead'}: calls to it fail"
     return [TroubledCalls(FindingKind.DEAD, ranks, "", first_ns, frozenset(), text)]
 
@@ -189,11 +188,11 @@ def _waits_of_full_pool(view: RankView) -> list[CallView]:
 
 def _of_starved(starved: Mapping[str, list[CallView]], by_name: Mapping[str, RankView]) -> TroubledCalls:
     ranks = tuple(sorted(by_name[name].rank for name in starved))
-    calls = [call for of in starved.values() for call in of]
+    calls = [call for waits_of in starved.values() for call in waits_of]
     oldest = min(calls, key=lambda call: call.since_ns)
     waits = [
-        f"all {len(of)} RPC threads of {_names([by_name[name]])} wait for {_peers(of)}"
-        for name, of in list(starved.items())[:MAX_NAMED]
+        f"all {len(waits_of)} RPC threads of {_names([by_name[name]])} wait for {_peers(waits_of)}"
+        for name, waits_of in list(starved.items())[:MAX_NAMED]
     ]
     more = f" (and {len(starved) - MAX_NAMED} more workers)" if len(starved) > MAX_NAMED else ""
     text = f"{', and '.join(waits)}{more}; calls are served, answered and timed out on these threads, so none can end"
@@ -202,7 +201,9 @@ def _of_starved(starved: Mapping[str, list[CallView]], by_name: Mapping[str, Ran
         ranks,
         oldest.function,
         oldest.since_ns,
-        frozenset((by_name[name].rank, call.thread, call.since_ns) for name, of in starved.items() for call in of),
+        frozenset(
+            (by_name[name].rank, call.thread, call.since_ns) for name, waits_of in starved.items() for call in waits_of
+        ),
         text,
     )
 

@@ -19,7 +19,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 TRIMMED: Final = 4
 """Number of each rank's largest latenesses that are left out of its usual lateness."""
 MAX_CHANCE: Final = 1e-5
-"""Maximum probability that a suspicion is due to chance. Low, because jobs run for thousands of hours, with a judgement
+"""Maximum probability that a suspicion is due to chance. Low, because jobs run for thousands of hours, with a judgment
 of each group every few seconds. A straggler must also be found twice in a row."""
 
 
@@ -74,10 +74,10 @@ class Latenesses:
     def is_chance(self, rank: int) -> bool:
         """Return whether a rank no slower than another could come last this often and this late.
 
-        Such a rank would be the last one in at most half of the calls, however late the last one is. So the sum of its
+        Such a rank would come last in at most half of the calls, whatever the lateness in each call. So the sum of its
         latenesses is a sum of independent terms of known size. Bernstein's inequality bounds its probability, even if a
-        few calls make up most of the sum. The bound is half, rather than one in the number of ranks, because some ranks
-        may be slower than the rest and equal to each other.
+        few calls make up most of the sum. The share is one half, not one over the number of ranks, because two
+        ranks may be equally slow and all others faster.
 
         The few largest latenesses of any rank are reduced to the smallest of them. Otherwise one long break of another
         rank would hide a rank that is always late. This limit does not depend on which rank came last, so the bound
@@ -125,7 +125,7 @@ def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
 
     In a ring, each rank sends to one rank and receives from one rank, so no position is later than another.
     """
-    senders, receivers = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
+    senders, receivers = Counter(sender for sender, _ in pairs), Counter(receiver for _, receiver in pairs)
     is_ring = senders == receivers and set(senders.values()) <= {1} and len(pairs) > 2
     return bool(pairs) and not is_ring
 

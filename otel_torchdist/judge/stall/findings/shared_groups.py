@@ -13,9 +13,9 @@ from otel_torchdist.judge.verdict.wording.calls import describe_sharing
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.occupations import MIN_OCCURRENCES
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_state.occupations import SharedGroup
+from otel_torchdist.model.reports.finding import Finding, FindingKind, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.telemetry import semconv
 

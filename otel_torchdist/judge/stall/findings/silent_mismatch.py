@@ -13,10 +13,11 @@ from otel_torchdist.judge.stall.attributes import of_mismatch, of_operation_id
 from otel_torchdist.judge.verdict.wording.calls import describe_mismatch
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.judge.world.group_names import CreatedGroups
-from otel_torchdist.judge.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
+from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare_strictly, find_difference, with_divergence
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
-from otel_torchdist.model.finding import Finding, FindingKind, JudgedWorld, Severity, incident_name
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.finding import Finding, FindingKind, JudgedWorld, Severity
+from otel_torchdist.model.reports.incident import incident_name
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
@@ -75,7 +76,7 @@ class SilentMismatches:
         windows = self._windows.setdefault(channel, ComparedWindows())
         for view in views:
             windows.add(view.rank, view.windows.get(channel, ()))
-        number = windows.first_odd
+        number = windows.first_differing
         dimensions = channel not in self._reported_dimensions
         # Snapshots of other nodes are older, and their latest calls may be missing from our latest ones.
         mismatch = find_difference(views, channel, dimensions)
@@ -170,21 +171,21 @@ def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:
 
 
 def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
-    for place in range(min(map(len, calls.values()))):
-        here = {rank: arrivals[place] for rank, arrivals in calls.items()}
-        mismatch = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
+    for index in range(min(map(len, calls.values()))):
+        by_rank = {rank: arrivals[index] for rank, arrivals in calls.items()}
+        mismatch = compare_strictly(by_rank, OperationId(channel, next(iter(by_rank.values())).sequence), dimensions)
         if mismatch is not None:
-            history = [{rank: arrivals[at] for rank, arrivals in calls.items()} for at in range(place + 1)]
-            return with_ways(mismatch, history)
+            history = [{rank: arrivals[earlier] for rank, arrivals in calls.items()} for earlier in range(index + 1)]
+            return with_divergence(mismatch, history)
     return None
 
 
 MAX_NUMBERS: Final = 64
-"""Maximum number of windows remembered. Data from other nodes is some seconds old."""
+"""Maximum number of windows remembered. Windows of other nodes arrive some seconds late."""
 
 
 class ComparedWindows:
-    """Remembers digests, and the calls themselves where digests differ."""
+    """The windows of one channel's calls on all ranks: their digests, and the calls themselves where known."""
 
     def __init__(self) -> None:
         self._digests: dict[int, dict[int, int]] = {}
@@ -194,8 +195,8 @@ class ComparedWindows:
     def add(self, rank: int, windows: Iterable[Window]) -> None:
         """Add the windows of a rank."""
         for window in windows:
-            of = self._digests.setdefault(window.number, {})
-            of[rank] = window.digest
+            digests = self._digests.setdefault(window.number, {})
+            digests[rank] = window.digest
             # One copy per digest is enough: ranks with the same digest made the same calls.
             if window.arrivals:
                 self._calls[window.number, window.digest] = window.arrivals
@@ -210,20 +211,24 @@ class ComparedWindows:
         self._settled[number] = frozenset(self._digests[number].values())
 
     @property
-    def first_odd(self) -> int | None:
+    def first_differing(self) -> int | None:
         """The first window not yet compared in which digests differ; None if there is none."""
-        odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
+        odd = (
+            number
+            for number, digests in self._digests.items()
+            if self._has_new_difference(number, set(digests.values()))
+        )
         return min(odd, default=None)
 
-    def _is_odd(self, number: int, digests: set[int]) -> bool:
+    def _has_new_difference(self, number: int, digests: set[int]) -> bool:
         return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
 
     def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
         """Return, by rank, the calls in a window; None unless they are known for all ranks."""
-        of = self._digests[number]
-        if any((number, digest) not in self._calls for digest in of.values()):
+        digests = self._digests[number]
+        if any((number, digest) not in self._calls for digest in digests.values()):
             return None
-        return {rank: self._calls[number, digest] for rank, digest in of.items()}
+        return {rank: self._calls[number, digest] for rank, digest in digests.items()}
 
 
 # --- orders of creation -----------------------------------------------------------------------------------------------
@@ -233,7 +238,8 @@ class ComparedWindows:
 
 
 REPORTED_AFTER_NS: Final = 12_000_000_000
-"""Time in ns after which a stall with this cause would have been reported, with the default threshold."""
+"""Time in ns from the detection of a mismatch to its report. With the default threshold, a stall that it causes is
+reported before."""
 
 
 class GroupOrder:

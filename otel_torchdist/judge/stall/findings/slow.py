@@ -1,4 +1,4 @@
-"""Findings on the parts that make steps longer, from the critical path. `path_watch` computes it in its own process."""
+"""Findings on slow ranks, nodes and stages, from the critical path that `agent/path_watch` computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from otel_torchdist.judge.stall.attributes import of_frame, of_group
 from otel_torchdist.judge.verdict.wording.machine import describe_slow_rank
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld, PathLengths, Severity, SlowPart
+from otel_torchdist.model.reports.finding import Finding, FindingOver, JudgedWorld, PathLengths, Severity, SlowPart
 from otel_torchdist.telemetry import semconv
 
 

@@ -21,10 +21,10 @@ from otel_torchdist.judge.verdict.rules import expects
 from otel_torchdist.judge.verdict.wording.machine import describe_slow_rank
 from otel_torchdist.judge.verdict.wording.sentence import with_short_start
 from otel_torchdist.model.calls import Channel, GroupView, TimedWindow, last_of
-from otel_torchdist.model.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.finding import Finding, FindingKind, FindingOver, JudgedWorld, Severity
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.units import passed
+from otel_torchdist.model.text import elapsed
 from otel_torchdist.telemetry import semconv
 
 PASSES_APART_NS: Final = 1_000_000_000
@@ -40,12 +40,12 @@ MAX_SPAN_NS: Final = 300_000_000_000
 MIN_DATA_SHARE: Final = 0.6
 """Minimum share of the loss explained by a rank's additional data wait, for the data to be named as the reason."""
 CONFIRMATIONS: Final = 2
-"""Number of consecutive judgements that start a finding on a rank, or end it."""
+"""Number of consecutive judgments that start a finding on a rank, or end it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that is always late.
+    """A rank that repeatedly comes last, and costs the others time.
 
     Attributes:
         channel: The calls that it is late for.
@@ -79,7 +79,7 @@ class Straggler:
         why = data if self.data_share else ""
         return (
             f"rank {self.rank} is a straggler{why}: it came last in {self.last} of the last {self.calls} calls of "
-            f"{self.group.title}, on average {passed(self.mean_late_s) * 1e3:,.0f} ms after all others, which lose "
+            f"{self.group.title}, on average {elapsed(self.mean_late_s) * 1e3:,.0f} ms after all others, which lose "
             f"{self.share:.0%} of their time; {len(self.compared)} of {len(self.group.members)} ranks were compared"
         )
 
@@ -112,7 +112,7 @@ class Lateness:
     Attributes:
         group: The group's key.
         calls: Number of calls.
-        waited_ns: Average wait of a rank for the last one, summed over the calls.
+        waited_ns: Wait for the last rank, averaged over all ranks and summed over the calls.
         last: By rank, the number of calls in which it came last.
         late_ns: By rank, the time for which the others waited for it alone.
     """
@@ -154,12 +154,12 @@ class _Channel:
         compared: Number of the last window compared; -1 for none.
         tally: Counts since the channel was last judged.
         suspect: The rank suspected at that time; None if there was none.
-        held: Number of consecutive judgements with the same suspect.
+        held: Number of consecutive judgments with the same suspect.
         reported: The reported rank; None if there is none.
         sent: Messages by sender and receiver, up to the last suspicion.
         step: The step that all ranks had reached at that time.
         judged_ns: When the channel was last judged; 0 for never.
-        data_wait_ns: Data wait by rank, up to the last judgement.
+        data_wait_ns: Data wait by rank, up to the last judgment.
     """
 
     compared: int = -1
@@ -173,7 +173,7 @@ class _Channel:
     data_wait_ns: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def data_shares(self, views: Iterable[RankView], now_ns: int) -> dict[int, float]:
-        """Return, by rank, the share of time spent waiting for data since the last judgement."""
+        """Return, by rank, the share of time spent waiting for data since the last judgment."""
         before, begin_ns = self.data_wait_ns, self.judged_ns
         self.judged_ns, self.data_wait_ns = now_ns, {view.rank: view.data_wait_ns for view in views}
         if not begin_ns or now_ns <= begin_ns:
@@ -211,8 +211,8 @@ class Stragglers:
             self._expected_ns = world.taken_ns
         views = _timed_channels(world)
         self._channels = {channel: known for channel, known in self._channels.items() if channel in views}
-        found = [self._compare_channel(channel, views[channel], world.taken_ns) for channel in views]
-        return [straggler for straggler in found if straggler is not None]
+        compared = [self._compare_channel(channel, views[channel], world.taken_ns) for channel in views]
+        return [straggler for straggler in compared if straggler is not None]
 
     def _compare_channel(self, channel: Channel, views: list[RankView], now_ns: int) -> Straggler | None:
         known = self._channels.setdefault(channel, _Channel())
@@ -220,7 +220,7 @@ class Stragglers:
         for number in _common_numbers(channel, views, known.compared):
             known.compared = number
             times = {view.rank: _window(view, channel, number).times for view in views}
-            if min(of[0] for of in times.values()) > self._expected_ns:  # skip windows with announced waits
+            if min(arrivals[0] for arrivals in times.values()) > self._expected_ns:  # skip windows with announced waits
                 _compare(times, counted)
         if not counted.calls:
             return None
@@ -228,7 +228,7 @@ class Stragglers:
         tally = known.tally
         tally.update(counted)
         tally.span_ns += counted.span_ns
-        if tally.span_ns < MIN_SPAN_NS or _may_yet_show(tally):
+        if tally.span_ns < MIN_SPAN_NS or _needs_more_calls(tally):
             return None
         known.tally = _Tally()
         shares = known.data_shares(views, now_ns)
@@ -287,8 +287,8 @@ def _suspect(tally: _Tally) -> int | None:
     return rank if rank is not None and _is_usual(rank, tally) else None
 
 
-def _may_yet_show(tally: _Tally) -> bool:
-    """Return whether there is a suspect, but too little data to rule out chance."""
+def _needs_more_calls(tally: _Tally) -> bool:
+    """Return whether more calls are needed: one rank causes most of the lateness, but may do so by chance."""
     rank = _most_late(tally)
     is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
     return rank is not None and is_short and not _is_usual(rank, tally)
@@ -332,11 +332,11 @@ def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
     """Count, for each call of a window, the last rank and its lateness after the one before it."""
     ranks = list(times)
     arrivals = list(zip(*times.values(), strict=True))
-    for here in arrivals:
-        last = last_of(here)
+    for arrived in arrivals:
+        last = last_of(arrived)
         if last is not None:
             tally.add(ranks[last.nth], last.late_ns)
-            tally.waited_ns += here[last.nth] - sum(here) // len(here)
+            tally.waited_ns += arrived[last.nth] - sum(arrived) // len(arrived)
     tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
 
 

@@ -16,12 +16,13 @@ from otel_torchdist.judge.verdict.judging.mismatched import ended_well
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.reports.finding import Finding, FindingOver, JudgedWorld
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 CONCLUDED_AFTER_NS: Final = 4_000_000_000
 """Time in ns for which an agent waits, after the end of its ranks, for comparisons with other nodes."""
 ALL_READ_AFTER_NS: Final = 500_000_000
+"""Time in ns after the end of all ranks within which their last records are read."""
 MAX_STRAGGLERS: Final = 64
 """Maximum number of stragglers reported for a run. More would add no information."""
 
@@ -51,7 +52,7 @@ class LastingFinder(Protocol):
 
 
 class FindingWatch:
-    """Compares the ranks of one run."""
+    """Runs all finders on one run, and decides when its last comparisons are made."""
 
     def __init__(self) -> None:
         self._silent = SilentMismatches()
@@ -70,7 +71,7 @@ class FindingWatch:
         return self._silent.wanted
 
     def is_concluding(self, local: WorldSnapshot) -> bool:
-        """Return whether the ranks of this node are over, but comparisons with other nodes may continue.
+        """Return whether all ranks of this node have ended, but may still be compared with ranks of other nodes.
 
         Args:
             local: A snapshot of this node's ranks.
@@ -122,7 +123,7 @@ class FindingWatch:
         ]
 
     def explained(self, verdict: Verdict) -> None:
-        """Record that the verdict on a stall has explained a finding."""
+        """Record that the verdict on a stall reports a shared group, so that no finding repeats it."""
         if verdict.sharing is not None:
             self._shared_groups.leave(verdict.sharing.example.group)
 
@@ -162,7 +163,7 @@ def _settling_ns(world: WorldSnapshot) -> int:
 
 
 def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
-    """Return the time since which all ranks of a snapshot are over; None if a rank is not over."""
+    """Return the time of the first snapshot in which all ranks had ended; None if a rank has not ended."""
     if not all(view.is_over for view in world.ranks.values()):
         return None
     return world.taken_ns if before_ns is None else before_ns
@@ -196,7 +197,7 @@ class ValueFinder:
         if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
         self._compared_ns = world.taken_ns
-        found = [*self._non_finite.find(world, is_last), *self._diverged.find(world, is_last)]
-        found = found[: MAX_REPORTED - self._reported]
-        self._reported += len(found)
-        return found
+        observations = [*self._non_finite.find(world, is_last), *self._diverged.find(world, is_last)]
+        observations = observations[: MAX_REPORTED - self._reported]
+        self._reported += len(observations)
+        return observations

@@ -1,4 +1,4 @@
-"""The ages of a run's waits, and when their markers are due."""
+"""The ages of a run's waits, and the times at which their markers are due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_torchdist.judge.verdict.rules import StallRules, Standstill, Wait
 from otel_torchdist.model.snapshot import WorldSnapshot
 
 # --- ages -------------------------------------------------------------------------------------------------------------
-# The age of a wait, without suspensions and without times that were expected or excused.
+# The age of a wait, without suspensions and without the time for which it was expected or excused.
 
 
 ENDLESS_NS: Final = 1 << 62
@@ -59,28 +59,26 @@ class WaitAges:
         return ENDLESS_NS if wait.view.has_given_up else self.age_ns(wait, world)
 
     def soon_stalled(self, waits: Iterable[Wait], world: WorldSnapshot) -> list[Wait]:
-        """Return the waits that have reached half the threshold."""
+        """Return the waits that have reached half the threshold and are not ignored."""
         rules = self._rules
         return [
-            wait
-            for wait in waits
-            if 2 * self.age_ns(wait, world) >= rules.threshold_ns and not rules.is_left_alone(wait)
+            wait for wait in waits if 2 * self.age_ns(wait, world) >= rules.threshold_ns and not rules.is_ignored(wait)
         ]
 
     def spare(self, waits: Iterable[Wait], world: WorldSnapshot) -> None:
-        """Count the ages of these waits only from now on."""
+        """Restart the ages of these waits at zero."""
         spared = list(waits)
         self._standstill.forgive(spared)
         self._spared |= {wait.key: world.taken_ns for wait in spared}
 
     def spare_expected(self, waits: Iterable[Wait], world: WorldSnapshot) -> None:
-        """Count the ages of these expected waits only from the last pass in which they were expected."""
+        """Restart the ages of these waits, and remember that they were expected."""
         expected = list(waits)
         self._expected |= {wait.key for wait in expected}
         self.spare(expected, world)
 
-    def once_expected(self, waits: Iterable[Wait]) -> list[Wait]:
-        """Return the waits that were expected to be long, and forget others."""
+    def still_expected(self, waits: Iterable[Wait]) -> list[Wait]:
+        """Return the waits for which `spare_expected` was called, and forget the others."""
         expected = [wait for wait in waits if wait.key in self._expected]
         self._expected = {wait.key for wait in expected}
         return expected

@@ -23,21 +23,21 @@ from otel_torchdist.judge.stall.incidents.ages import Numbering, next_doubling
 from otel_torchdist.judge.stall.incidents.stacks import (
     CHANGE_SETTLES_NS,
     Pending,
-    Sight,
-    of_death,
-    of_departure,
-    of_mismatch,
-    with_stacks,
-    without_stacks,
+    SnapshotTimes,
+    pending_for_death,
+    pending_for_departure,
+    pending_for_mismatch,
+    pending_with_stacks,
+    pending_without_stacks,
 )
 from otel_torchdist.judge.stall.reporting.attributes import ruling_of
+from otel_torchdist.judge.verdict.earlier_verdict import names_departed, outcome_of
 from otel_torchdist.judge.verdict.rules import Wait
-from otel_torchdist.judge.verdict.standing import names_departed, outcome_of
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict, locate
-from otel_torchdist.model.finding import Incident, incident_name
-from otel_torchdist.model.naming import lone_run_id
+from otel_torchdist.model.ids import lone_run_id
+from otel_torchdist.model.reports.incident import Incident, incident_name
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 
@@ -52,11 +52,12 @@ class _Open:
 
 
 class RunIncident:
-    """The incident of one run, if there is one.
+    """The incident of one run: none, pending, ongoing here, or reported by another agent.
 
     Attributes:
         ruling: This agent's latest ruling on the ongoing incident; None if there is none.
         pending: The verdict about to be given; None if there is none.
+        final: This agent's ruling on the last incident, if its ranks ended in it; None otherwise.
     """
 
     def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
@@ -71,6 +72,7 @@ class RunIncident:
         self._heard_ns = 0
         self.pending: Pending | None = None
         self.ruling: Ruling | None = None
+        self.final: Ruling | None = None
 
     @property
     def given(self) -> Verdict | None:
@@ -103,7 +105,7 @@ class RunIncident:
     def prepare(
         self,
         world: WorldSnapshot,
-        sight: Sight,
+        times: SnapshotTimes,
         verdict: Verdict,
         stalled: list[Wait],
         oldest_ns: int,
@@ -113,7 +115,7 @@ class RunIncident:
 
         Args:
             world: The snapshot behind the verdict.
-            sight: When snapshots were taken.
+            times: The times of the snapshots so far.
             verdict: The verdict.
             stalled: Waits beyond the threshold, the longest first.
             oldest_ns: Age of the oldest of these waits; 0 if there is none.
@@ -134,7 +136,7 @@ class RunIncident:
             pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
             if pending.asked and pending.began_ns == world.taken_ns:
                 events.append(StacksWanted(pending.asked))
-        overdue = pending.find_overdue(world, sight)
+        overdue = pending.find_overdue(world, times)
         if overdue:
             events.append(StacksOverdue(overdue))
         return events, occasion if pending.is_ready(world) else None
@@ -168,16 +170,20 @@ class RunIncident:
     ) -> Pending:
         now = world.taken_ns
         if verdict.kind is VerdictKind.DEAD:
-            return of_death(occasion, verdict, world)
+            return pending_for_death(occasion, verdict, world)
         if occasion is Occasion.OPENED and not stalled:
             if verdict.mismatch is not None:
-                return of_mismatch(occasion, verdict, world)
+                return pending_for_mismatch(occasion, verdict, world)
             is_departure = names_departed(verdict)
-            return of_departure(occasion, verdict, world) if is_departure else without_stacks(occasion, verdict, now)
+            return (
+                pending_for_departure(occasion, verdict, world)
+                if is_departure
+                else pending_without_stacks(occasion, verdict, now)
+            )
         crossed_ns = now
         if occasion is Occasion.OPENED:
             crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
-        return with_stacks(occasion, verdict, world, crossed_ns, self.pending)
+        return pending_with_stacks(occasion, verdict, world, crossed_ns, self.pending)
 
     def give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
         """Give a verdict, with its places."""
@@ -187,7 +193,7 @@ class RunIncident:
         self._epochs.take(incident, epoch, now)
         changes = self._open.changes + (occasion is Occasion.CHANGED) if self._open is not None else 0
         self._open = _Open(verdict, now, changes)
-        self.pending = None
+        self.pending = self.final = None
         self.ruling = ruling_of(verdict, incident, epoch, now)
         heard, self._heard = self._heard, None
         predecessor = heard.incident.root(heard.epoch) if heard is not None else None
@@ -225,6 +231,7 @@ class RunIncident:
         before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
         self._epochs.take(incident, epoch, now)
         verdict = self._open.verdict
+        self.final = self.ruling if outcome.ends_ranks else None
         self._open = self._incident = self.pending = self.ruling = None
         return IncidentResolved(outcome, incident, epoch, before, verdict, world, ended_ns or now)
 

@@ -13,9 +13,9 @@ from otel_torchdist.judge.verdict.rules import Wait
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.world.following.follower import CLOSING_NS
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import SLEEPS_UNINTERRUPTIBLY
+from otel_torchdist.model.rank_state.lives import SLEEPS_UNINTERRUPTIBLY
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 STACKS_DUE_NS: Final = 1_500_000_000
@@ -28,7 +28,7 @@ FORGOTTEN_NS: Final = 60_000_000_000
 """Age in ns after which a pause is ignored."""
 USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
-"""Time in ns for which a changed verdict must hold. Ranks that arrive one after the other cause one change."""
+"""Time in ns for which a changed verdict must hold, so that ranks that arrive one after the other cause one change."""
 OTHERS_END_NS: Final = 500_000_000
 """Time in ns within which torchrun, which checks every 0.1 s, ends the others after a death."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
@@ -37,10 +37,10 @@ LAUNCHER_RECORDS_NS: Final = 3_000_000_000
 """Time in ns within which a launcher records the ends of ranks that died before the agent started. The launcher notices
 a failure when the failed rank has unloaded torch, which takes seconds on a loaded node."""
 KILL_VISIBLE_NS: Final = CLOSING_NS + 200_000_000
-"""Time in ns for which a killed rank, which records nothing, may be seen alive while the kernel closes its files."""
+"""Time in ns for which a killed rank, which records nothing, may still seem alive while the kernel closes its files."""
 
 
-class Sight:
+class SnapshotTimes:
     """The times of snapshots, and the pauses in which a rank may have been stopped along with this process."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Pending:
         began_ns: When they were asked.
         not_before_ns: The earliest time at which it is given.
         deadline_ns: When it is given even without stacks.
-        signalled: Tapes of the ranks that were also asked by a signal.
+        signaled: Tapes of the ranks that were also asked by a signal.
         awaits_launcher: Whether it is delayed because a launcher may still record how a rank ended.
     """
 
@@ -93,7 +93,7 @@ class Pending:
     began_ns: int
     not_before_ns: int
     deadline_ns: int
-    signalled: frozenset[int] = field(default_factory=frozenset[int])
+    signaled: frozenset[int] = field(default_factory=frozenset[int])
     awaits_launcher: bool = False
 
     def is_ready(self, world: WorldSnapshot) -> bool:
@@ -106,34 +106,34 @@ class Pending:
         return all(_has_answered(view, self.began_ns) for view in asked)
 
     def holds_for(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> bool:
-        """Return whether this verdict is still the one to give. False after a launcher has recorded the awaited end."""
+        """Return whether this is still the verdict to give. False after a launcher has recorded the awaited end."""
         if self.awaits_launcher and not may_be_recorded(verdict, world):
             return False
         return self.occasion is occasion and self.verdict.agrees_with(verdict)
 
-    def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
+    def find_overdue(self, world: WorldSnapshot, times: SnapshotTimes) -> frozenset[int]:
         """Return tapes of the ranks that do not answer because native code holds the GIL, each once.
 
         Their heartbeats have been missing for longer than an answer takes, so they cannot answer.
         """
-        held = {view.nonce for view in world.ranks.values() if sight.runs_no_python(view, world.taken_ns)}
+        held = {view.nonce for view in world.ranks.values() if times.runs_no_python(view, world.taken_ns)}
         answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
-        overdue = frozenset(held & self.asked - self.signalled - answered)
-        self.signalled |= overdue
+        overdue = frozenset(held & self.asked - self.signaled - answered)
+        self.signaled |= overdue
         return overdue
 
 
-def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+def pending_for_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """Return a verdict on a death, given once the launcher has ended the other ranks."""
     now, first = world.taken_ns, verdict.first
     if may_be_recorded(verdict, world):
-        return replace(without_stacks(occasion, verdict, now, now + LAUNCHER_RECORDS_NS), awaits_launcher=True)
+        return replace(pending_without_stacks(occasion, verdict, now, now + LAUNCHER_RECORDS_NS), awaits_launcher=True)
     if first is None or not (first.deaths or _are_ending(verdict, world)):
-        return without_stacks(occasion, verdict, now)
+        return pending_without_stacks(occasion, verdict, now)
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, KILL_VISIBLE_NS)  # a rank that died first may still be seen alive
-    return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
+    return pending_without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
 
 
 def may_be_recorded(verdict: Verdict, world: WorldSnapshot) -> bool:
@@ -145,21 +145,21 @@ def _was_unwatched(view: RankView) -> bool:
     return view.is_new and not view.seen_alive_ns and view.death is None and view.state is TapeState.RUNNING
 
 
-def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+def pending_for_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """Return a verdict on ranks that exited while others needed them, given when all ends are known."""
-    return without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
+    return pending_without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
 
 
-def of_mismatch(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+def pending_for_mismatch(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """Return a verdict on mismatched calls, given after the time in which more ranks may show the minority.
 
     A backend may end a rank with a mismatched call before the slowest ranks have made their calls.
     """
     roll, mismatch = verdict.roll, verdict.mismatch
     if mismatch is None or mismatch.operation_id != roll.operation_id:
-        return without_stacks(occasion, verdict, world.taken_ns)
+        return pending_without_stacks(occasion, verdict, world.taken_ns)
     wait_ns = _others_end_ns(world) if mismatch.may_change(len(roll.ranks(Standing.ABSENT))) else 0
-    return without_stacks(occasion, verdict, world.taken_ns, world.taken_ns + wait_ns)
+    return pending_without_stacks(occasion, verdict, world.taken_ns, world.taken_ns + wait_ns)
 
 
 def _others_end_ns(world: WorldSnapshot) -> int:
@@ -172,13 +172,13 @@ def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
     return any(world.ranks[rank].state is TapeState.FAILED for rank in verdict.ranks if rank in world.ranks)
 
 
-def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int, due_ns: int = 0) -> Pending:
+def pending_without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int, due_ns: int = 0) -> Pending:
     """Return a verdict that asks no ranks, given immediately or at `due_ns`."""
     due_ns = max(now_ns, due_ns)
     return Pending(occasion, verdict, frozenset(), now_ns, due_ns, due_ns)
 
 
-def with_stacks(
+def pending_with_stacks(
     occasion: Occasion, verdict: Verdict, world: WorldSnapshot, crossed_ns: int, before: Pending | None
 ) -> Pending:
     """Return a verdict that waits for the stacks of ranks.
@@ -216,8 +216,8 @@ def _has_answered(view: RankView, since_ns: int) -> bool:
 
 
 # --- early stacks -----------------------------------------------------------------------------------------------------
-# Requests stacks of ranks without calls before the threshold. At the threshold, the cause of the delay may be over. A
-# rank that is late only because it compiles does so for at least the threshold, so an early stack shows the compiler.
+# Requests stacks of ranks that make no calls, before the threshold. At the threshold, the cause of the delay may be
+# over. If only compilation makes a rank late, it takes at least the threshold, so an early stack shows the compiler.
 
 
 MIN_PAUSE_NS: Final = 1_500_000_000
@@ -228,7 +228,7 @@ class EarlyStacks:
     """Asks ranks of one run for their stacks once they have made no call for three quarters of the threshold."""
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
-        """Ask four times in three times `threshold_ns`, and report compilations to `excuses`."""
+        """Ask every three quarters of `threshold_ns`, and report compilations to `excuses`."""
         self._pause_ns = max(threshold_ns * 3 // 4, MIN_PAUSE_NS)
         self._roots = roots
         self._excuses = excuses
@@ -236,7 +236,7 @@ class EarlyStacks:
         self._wait: tuple[int, int] | None = None
 
     def precede(self, timeout_ns: int) -> None:
-        """Ask early enough to have stacks before a backend gives up after `timeout_ns`."""
+        """Shorten the interval, to have stacks before a backend gives up after `timeout_ns`."""
         self._pause_ns = min(self._pause_ns, max(timeout_ns * 3 // 4, MIN_PAUSE_NS))
 
     def request(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from otel_torchdist.judge.stall.attributes import Attributes, of_frame, of_mismatch, of_operation_id
+from otel_torchdist.judge.stall.attributes import Attributes, listed, of_frame, of_mismatch, of_operation_id
 from otel_torchdist.judge.stall.events import IncidentResolved, Ruling, VerdictGiven
 from otel_torchdist.judge.verdict.first_death import FirstDeath
+from otel_torchdist.judge.verdict.machine_fault import FaultyMachine, describe_machines
 from otel_torchdist.judge.verdict.verdict import Outcome, Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_operation
 from otel_torchdist.judge.verdict.wording.causes import describe_link
-from otel_torchdist.judge.verdict.wording.ends import describe_end
-from otel_torchdist.judge.verdict.wording.machine import telling
+from otel_torchdist.judge.verdict.wording.ends import describe_timeouts
+from otel_torchdist.judge.verdict.wording.machine import strongest_symptom
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import Finding, Incident
-from otel_torchdist.model.naming import compress_ranks, readable, run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.reports.finding import Finding
+from otel_torchdist.model.reports.incident import Incident
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.model.units import seconds
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import compress_ranks, readable, seconds
 from otel_torchdist.telemetry import semconv
 
 
@@ -39,13 +42,28 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
     if verdict.mismatch is not None:
         attributes |= of_mismatch(verdict.mismatch)
     if verdict.circle:
-        attributes[semconv.CIRCLE] = [f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle]
+        attributes[semconv.CIRCLE] = listed([f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle])
     if verdict.first is not None:
         attributes |= _of_death(verdict.first)
-    evidence = telling(verdict)
+    evidence = strongest_symptom(verdict)
     if evidence is not None:
         attributes[semconv.MACHINE_EVIDENCE] = evidence[1].kind.value
-    return attributes | of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
+    return (
+        attributes
+        | of_machines(verdict.machines)
+        | of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
+    )
+
+
+def of_machines(machines: Sequence[FaultyMachine]) -> Attributes:
+    """Return the attributes of the machines that a verdict blames; empty if it blames none."""
+    if not machines:
+        return {}
+    return {
+        semconv.MACHINE_FAULT: "shown" if all(machine.is_shown for machine in machines) else "suspected",
+        semconv.MACHINE_HOSTS: [machine.host for machine in machines],
+        semconv.MACHINE_REASON: describe_machines(machines),
+    }
 
 
 def _of_death(first: FirstDeath) -> Attributes:
@@ -109,7 +127,7 @@ def of_place(place: RankPlace) -> Attributes:
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = "") -> str:
-    """Describe how a stalled operation ended, and after what time. `how` comes from `describe_end`."""
+    """Describe how a stalled operation ended, and after what time. `how` comes from `describe_timeouts`."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
     length = seconds(length_ns / 1e9)
     match outcome:
@@ -129,7 +147,7 @@ def resolution_of(event: IncidentResolved) -> str:
     """Describe how an incident ended."""
     ranks = event.world.ranks
     members = [ranks[rank] for rank in event.verdict.roll.standings if rank in ranks]
-    return resolution(event.verdict, event.outcome, event.length_ns, describe_end(members))
+    return resolution(event.verdict, event.outcome, event.length_ns, describe_timeouts(members))
 
 
 def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> Ruling:
@@ -176,7 +194,7 @@ class Announcer(Protocol):
         ...
 
 
-def notice_lines(text: str, run: int, directory: Path, host: str = "") -> list[str]:
+def notice_lines(text: str, run: int, directory: Path, host: str = "", launcher: Sequence[str] = ()) -> list[str]:
     """Return the lines of a notice, without line ends.
 
     Args:
@@ -184,8 +202,10 @@ def notice_lines(text: str, run: int, directory: Path, host: str = "") -> list[s
         run: The run's id; 0 if unknown.
         directory: The job directory.
         host: The host of that directory, if the job has several hosts.
+        launcher: The words before a command that run it on that host; none if it is to be run by hand.
     """
-    command = shlex.join(filter(None, ["otel-torchdist", "diagnose", run_label(run), "--run-dir", str(directory)]))
+    words = [*launcher, "otel-torchdist", "diagnose", run_label(run), "--run-dir", str(directory)]
+    command = shlex.join(filter(None, words))
     where = f" (on {_cut(host, MAX_HOST)})" if host else ""
     return [f"{PREFIX}{_cut(text, MAX_SENTENCE)}", f"{PREFIX}details: {_cut(command, MAX_COMMAND)}{where}"]
 

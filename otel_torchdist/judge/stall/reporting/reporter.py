@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Protocol
 
 from opentelemetry._logs import Logger, SeverityNumber
@@ -19,6 +20,7 @@ from otel_torchdist.judge.stall.events import (
     IncidentResolved,
     MarkerDue,
     Occasion,
+    RecordingSwitchedOff,
     StacksOverdue,
     StacksWanted,
     TimeoutShort,
@@ -31,8 +33,9 @@ from otel_torchdist.judge.stall.reporting.spans import finding_span, incident_sp
 from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.judge.verdict.wording.ends import span_of_time
 from otel_torchdist.judge.verdict.wording.sentence import sentence
-from otel_torchdist.model.finding import Finding, FindingOver, Incident, LinkTarget, Severity
-from otel_torchdist.model.naming import run_label
+from otel_torchdist.model.ids import run_label
+from otel_torchdist.model.reports.finding import Finding, FindingOver, Severity
+from otel_torchdist.model.reports.incident import Incident, LinkTarget
 from otel_torchdist.system.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan, SpanSink
@@ -98,6 +101,8 @@ class StallReporter:
                     self._report_finding(event)
                 case TimeoutShort():
                     _warn_of_timeout(event)
+                case RecordingSwitchedOff():
+                    _say_switched_off(event)
                 case MarkerDue() | IncidentHandedOver() | FindingOver():
                     pass
                 case StacksWanted() | StacksOverdue() | ArrivalsCompared() | PathMeasured():
@@ -180,6 +185,13 @@ def _warn_of_timeout(event: TimeoutShort) -> None:
         event.group.label, span_of_time(event.group.name.timeout_ms / 1e3), event.backend,
         span_of_time(event.needed_ns / 1e9), OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
         run_label(event.run),
+    )  # fmt: skip
+
+
+def _say_switched_off(event: RecordingSwitchedOff) -> None:
+    _logger.warning(
+        "recording was switched off at %s: later operations are unknown, and no verdict is given on run %s",
+        datetime.fromtimestamp(event.at_wall_ns / 1e9).astimezone().isoformat(timespec="seconds"), run_label(event.run),
     )  # fmt: skip
 
 

@@ -21,10 +21,11 @@ from otel_torchdist.judge.verdict.wording.places import describe_place
 from otel_torchdist.judge.verdict.wording.sentence import sentence
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
 from otel_torchdist.model.calls import OperationView
-from otel_torchdist.model.finding import Finding, Incident, LinkTarget
-from otel_torchdist.model.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
+from otel_torchdist.model.ids import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
+from otel_torchdist.model.reports.finding import Finding
+from otel_torchdist.model.reports.incident import Incident, LinkTarget
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.units import seconds
+from otel_torchdist.model.text import seconds
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 
@@ -68,8 +69,8 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
     operation, ruling = event.wait.operation, event.ruling
     if operation.operation_id == ruling.operation_id:
         return ruling.text
-    here = describe_operation(operation.name, operation.group, operation.operation_id, operation.label)
-    return f"{here} has been blocked for {seconds(age_s)}; the cause is elsewhere: {ruling.text}"
+    operation_text = describe_operation(operation.name, operation.group, operation.operation_id, operation.label)
+    return f"{operation_text} has been blocked for {seconds(age_s)}; the cause is elsewhere: {ruling.text}"
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
@@ -167,7 +168,7 @@ class _Epoch:
         return FinishedSpan(
             name=semconv.STALL_RANK_SPAN.format(rank=rank, state=_state(standing, named)),
             trace_id=root.trace_id,
-            span_id=self.incident.bar(self.number, f"rank {rank}"),
+            span_id=self.incident.span_id(self.number, f"rank {rank}"),
             parent_id=root.span_id,
             start_ns=start_ns,
             end_ns=root.end_ns,
@@ -184,7 +185,7 @@ class _Epoch:
             FinishedSpan(
                 name=semconv.STALL_REST_SPAN.format(count=count),
                 trace_id=root.trace_id,
-                span_id=self.incident.bar(self.number, "rest"),
+                span_id=self.incident.span_id(self.number, "rest"),
                 parent_id=root.span_id,
                 start_ns=root.start_ns,
                 end_ns=root.end_ns,

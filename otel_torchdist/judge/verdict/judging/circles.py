@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from otel_torchdist.judge.verdict.judging.mismatched import other_call
+from otel_torchdist.judge.verdict.judging.mismatched import judge_skipped_creation
 from otel_torchdist.judge.verdict.roll_call import RollCall, Standing
 from otel_torchdist.judge.verdict.verdict import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.judge.world.occupations import RemoteWait
-from otel_torchdist.judge.world.threads import ThreadWait, Tie
+from otel_torchdist.judge.world.threads import ThreadWait, WaitLink
 from otel_torchdist.model.calls import Channel, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Phase, RecordKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
 class Hop(NamedTuple):
@@ -22,7 +22,7 @@ class Hop(NamedTuple):
     Attributes:
         roll: The operation at which the rank is missing.
         waits_in: The operation in which it waits.
-        tie: Whether that wait keeps the rank from entering the first operation.
+        link: Whether that wait keeps the rank from entering the first operation.
         state: Whether its thread waits there, by records and stacks.
         remote: The remote procedure call in which the rank waits, if the called function is in the operation; else
             None.
@@ -31,7 +31,7 @@ class Hop(NamedTuple):
     roll: RollCall
     rank: int
     waits_in: OperationView
-    tie: Tie = Tie.OWN
+    link: WaitLink = WaitLink.OWN
     state: ThreadWait = ThreadWait.WAITS
     remote: RemoteWait | None = None
 
@@ -51,7 +51,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
         hops: Each rank waits in the operation at which the next rank is missing; the last waits for the first.
     """
     free = [hop for hop in hops if hop.state is not ThreadWait.WAITS]
-    if len(free) == 1 and not _may_wait(free[0]):
+    if len(free) == 1 and not _may_wait_unseen(free[0]):
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
     circle = _links(hops)
@@ -60,15 +60,17 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     )
     if free:
         return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.CYCLE)
-    if any(hop.tie is Tie.UNKNOWN for hop in hops):
+    if any(hop.link is WaitLink.UNKNOWN for hop in hops):
         return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.THREADS, circle=circle)
     circular = verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=circle)
-    if any(hop.remote is not None or hop.tie is Tie.THROUGH or not hop.waits_in.record.is_blocking for hop in hops):
+    if any(
+        hop.remote is not None or hop.link is WaitLink.THROUGH or not hop.waits_in.record.is_blocking for hop in hops
+    ):
         return circular
-    return _left_out(hops) or _unmatched(hops, ranks, circle) or circular
+    return _skipped_creation(hops) or _unmatched(hops, ranks, circle) or circular
 
 
-def _may_wait(hop: Hop) -> bool:
+def _may_wait_unseen(hop: Hop) -> bool:
     return hop.state is ThreadWait.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
 
 
@@ -76,8 +78,8 @@ def _age(roll: RollCall) -> tuple[int, object]:
     return roll.since_ns, roll.operation_id
 
 
-def _left_out(hops: Sequence[Hop]) -> Verdict | None:
-    """Return the verdict on a group's creation that a rank has skipped, or calls alone, while others wait elsewhere."""
+def _skipped_creation(hops: Sequence[Hop]) -> Verdict | None:
+    """Return the verdict on the creation of a group that some members skipped; None if there is none."""
     opposed = [
         (hop.roll, after.roll, hop.rank)
         for hop, after in _pairs(hops)
@@ -86,7 +88,7 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
     if not opposed:
         return None
     creation, elsewhere, rank = min(opposed, key=lambda pair: _age(pair[0]))
-    return other_call(creation, elsewhere, rank)
+    return judge_skipped_creation(creation, elsewhere, rank)
 
 
 def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, ...]) -> Verdict | None:
@@ -97,10 +99,10 @@ def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, 
     their order is wrong. If two tags differ, the records do not show which tag is wrong.
     """
     channels = [hop.roll.operation_id.channel for hop in hops]
-    ends = {(channel.source, channel.destination) for channel in channels}
-    if len(hops) > 1 and len(ends) == 1 and channels[0].is_point_to_point:
+    directions = {(channel.source, channel.destination) for channel in channels}
+    if len(hops) > 1 and len(directions) == 1 and channels[0].is_point_to_point:
         return verdict_at(VerdictKind.UNMATCHED, min((hop.roll for hop in hops), key=_age), ranks, circle=circle)
-    if all(channel.is_point_to_point for channel in channels) and len(ends) > 1:
+    if all(channel.is_point_to_point for channel in channels) and len(directions) > 1:
         return None
     opposed = [
         hop
@@ -121,7 +123,7 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
     """Return the links of the circle, starting with the lowest rank."""
     links = [_link(hop, after) for hop, after in _pairs(hops)]
-    lowest = min(range(len(links)), key=lambda place: links[place].rank)
+    lowest = min(range(len(links)), key=lambda index: links[index].rank)
     return (*links[lowest:], *links[:lowest])
 
 
@@ -139,15 +141,15 @@ def _link(hop: Hop, after: Hop) -> Link:
 
 
 # --- messages to another rank -----------------------------------------------------------------------------------------
-# Sends and receives with another peer than the usual peer of their line.
+# Sends and receives whose peer differs from the usual peer of their line.
 
 
 def find_wrong_peer(
     world: WorldSnapshot, hops: Sequence[Hop], open_at: Mapping[OperationId, Mapping[int, OperationView]]
 ) -> tuple[OperationId, int] | None:
-    """Return the skipped operation, and the rank that skipped it, if that rank called a wrong peer instead.
+    """Return the operation that a rank owes its usual peer, and the rank, if it used a wrong peer instead.
 
-    The rank's first message with the new peer comes from a line that always had another peer. That peer now waits.
+    The rank's first message with the wrong peer comes from a line that always had another peer. That peer now waits.
 
     Args:
         world: The snapshot.
@@ -159,25 +161,26 @@ def find_wrong_peer(
         if not channel.is_point_to_point or sequence != 1:
             continue
         for rank, operation in hop.roll.waits.items():
-            for usual, inside in open_at.items():
-                is_owed = rank not in inside and _is_on_the_same_end(rank, channel, usual.channel)
-                if is_owed and _was_next(world.ranks[rank].progress.get(usual.channel), usual.sequence, operation):
+            for usual_channel, progress in world.ranks[rank].progress.items():
+                usual = OperationId(usual_channel, progress.entered + 1)
+                is_owed = usual in open_at and rank not in open_at[usual]
+                if is_owed and _has_same_direction(rank, channel, usual_channel) and _called(progress, operation):
                     return usual, rank
     return None
 
 
-def _is_on_the_same_end(rank: int, channel_here: Channel, channel_there: Channel) -> bool:
+def _has_same_direction(rank: int, first: Channel, second: Channel) -> bool:
     """Return whether a rank sends in both channels, or receives in both, with different peers."""
-    if channel_here[:2] != channel_there[:2] or not channel_there.is_point_to_point:
+    if first[:2] != second[:2] or not second.is_point_to_point:
         return False
-    ends = ("source", "destination") if rank == channel_here.source else ("destination", "source")
-    own_ranks, peers = ({getattr(channel, end) for channel in (channel_here, channel_there)} for end in ends)
+    ends = ("source", "destination") if rank == first.source else ("destination", "source")
+    own_ranks, peers = ({getattr(channel, end) for channel in (first, second)} for end in ends)
     return own_ranks == {rank} and len(peers) == 2
 
 
-def _was_next(progress: Progress | None, sequence: int, operation: OperationView) -> bool:
-    """Return whether an operation's line called this channel until now, and the channel's next operation is due."""
-    if progress is None or not progress.aligned or progress.entered != sequence - 1 or operation.call_site is None:
+def _called(progress: Progress, operation: OperationView) -> bool:
+    """Return whether an operation's line called this channel until now."""
+    if not progress.aligned or operation.call_site is None:
         return False
     site = operation.call_site
     lines = {(arrival.frames[0].file, arrival.frames[0].line) for arrival in progress.recent if arrival.frames}

@@ -10,25 +10,29 @@ missing in the last one.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.judge.verdict.judging.circles import Hop, find_wrong_peer, judge_circle
-from otel_torchdist.judge.verdict.judging.mismatched import find_cause, other_creation, other_order, past_misfit
+from otel_torchdist.judge.verdict.judging.mismatched import (
+    find_cause,
+    find_name_mismatch,
+    find_order_mismatch,
+    past_misfit,
+)
 from otel_torchdist.judge.verdict.judging.sharing import crashed_in_shared, find_swapped, sharing_at
 from otel_torchdist.judge.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.judge.verdict.launches import (
     LaunchFacts,
+    beyond_world_size,
     cut_off,
     failed_alone,
     is_launch,
     minority_of,
     sizes_given,
-    unseated,
 )
 from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.judge.verdict.rules import expects
@@ -37,15 +41,30 @@ from otel_torchdist.judge.verdict.verdict import verdict_at as _verdict
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Mismatch
 from otel_torchdist.judge.world.occupations import remote_wait
-from otel_torchdist.judge.world.threads import ThreadWait, Tie, thread_wait_of, tie_of
+from otel_torchdist.judge.world.threads import ThreadWait, WaitLink, thread_wait_of, wait_link_of
 from otel_torchdist.model.calls import ANY_RANK, Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.operations import RAISED
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 SETTLED_NS: Final = 1_000_000_000
 """Minimum time in ns in an operation after which a rank counts as waiting, not as passing through."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """An operation at which ranks are missing, and for each of them the waits that keep it from entering."""
+
+    roll: RollCall
+    hops: Mapping[int, Sequence[Hop]]
+
+
+class _Visit(NamedTuple):
+    """The search at an operation, which goes on once the operations for which it waits are judged."""
+
+    operation_id: OperationId
+    search: Generator[Hop, Verdict | None, Verdict | None]
 
 
 class Judge:
@@ -62,41 +81,81 @@ class Judge:
         self._threshold_ns = threshold_ns
         self._settled_ns = min(SETTLED_NS, threshold_ns // 2)
         self._open_at = open_by_operation(world)
+        self._judged: dict[OperationId, Verdict | _Missing | None] = {}
+        self._circles: dict[frozenset[tuple[OperationId, int]], Verdict] = {}
 
     def verdict_on(self, operation_id: OperationId) -> Verdict | None:
         """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
 
         Returns: None if the operation makes progress: all ranks have entered, some of them within the threshold.
         """
-        return self._search(operation_id, (), {})
+        visits = [_Visit(operation_id, self._visit(operation_id))]
+        visited: dict[OperationId, Verdict | None] = {operation_id: None}
+        depths = {operation_id: 0}
+        path: list[Hop] = []
+        verdict: Verdict | None = None
+        while visits:  # no recursion, because a ring of ranks may be longer than Python's limit
+            try:
+                hop = visits[-1].search.send(verdict)
+            except StopIteration as end:
+                verdict = visited[visits[-1].operation_id] = end.value
+                del depths[visits.pop().operation_id], path[-1:]
+                continue
+            target = hop.waits_in.operation_id
+            if target in depths:
+                verdict = self._circle((*path[depths[target] :], hop))
+            elif target in visited:
+                verdict = visited[target]
+            else:
+                verdict = visited[target] = None
+                depths[target] = len(visits)
+                visits.append(_Visit(target, self._visit(target)))
+                path.append(hop)
+        return verdict
 
-    def _search(
-        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
-    ) -> Verdict | None:
-        if operation_id not in seen:
-            seen[operation_id] = None  # visit each operation once
-            seen[operation_id] = self._search_at(operation_id, path, seen)
-        return seen[operation_id]
+    def _visit(self, operation_id: OperationId) -> Generator[Hop, Verdict | None, Verdict | None]:
+        """Judge an operation; blame the missing ranks that do not wait elsewhere; if all do, the ranks they wait for.
 
-    def _search_at(
-        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
-    ) -> Verdict | None:
+        Yields: The waits of missing ranks elsewhere. The verdict on each is sent; None if it makes progress.
+        """
+        if operation_id not in self._judged:  # a circle is entered once for each of its ranks
+            self._judged[operation_id] = self._judge_alone(operation_id)
+        alone = self._judged[operation_id]
+        if not isinstance(alone, _Missing):
+            return alone
+        causes: list[Verdict] = []
+        guilty: list[int] = []
+        for rank, hops in alone.hops.items():
+            found: list[Verdict] = []
+            for hop in hops:
+                cause = yield hop
+                found += [cause] if cause is not None else []
+            causes += found
+            guilty += [] if found else [rank]
+        if not guilty:
+            return causes[0] if len(causes) == 1 else min(causes, key=urgency)
+        # An announcement excuses only the rank that made it.
+        unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
+        return self._accuse(alone.roll, unexpected or tuple(guilty))
+
+    def _judge_alone(self, operation_id: OperationId) -> Verdict | _Missing | None:
+        """Judge an operation without the waits of missing ranks elsewhere, or return these waits."""
         roll = self._roll(operation_id)
         sizes = sizes_given(roll, self._members(roll).values())
         if sizes:
             return replace(_verdict(VerdictKind.RENDEZVOUS, roll, minority_of(sizes)), launch=LaunchFacts(sizes))
         # Before deaths, because backends end processes whose calls do not match.
-        mismatch = other_creation(roll) or other_order(roll, self._created)
+        mismatch = find_name_mismatch(roll) or find_order_mismatch(roll, self._created)
         mismatch = mismatch or find_cause(self._members(roll), operation_id)
         sharing = find_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
         if sharing is not None:
             return _shared(roll, sharing, mismatch)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
-        alone = failed_alone(roll, self._members(roll).values())
-        if alone:
-            first = first_death([self._world.ranks[rank] for rank in alone])
-            return replace(_verdict(VerdictKind.DEAD, roll, alone), first=first)
+        failed = failed_alone(roll, self._members(roll).values())
+        if failed:
+            first = first_death([self._world.ranks[rank] for rank in failed])
+            return replace(_verdict(VerdictKind.DEAD, roll, failed), first=first)
         first = self._first_death(roll)
         crashed = crashed_in_shared(self._world, roll, first) if first is not None else None
         if crashed is not None:
@@ -106,7 +165,7 @@ class Judge:
         doubt = _doubt_of_operation(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
-        surplus = unseated(roll, self._world.taken_ns, self._threshold_ns)
+        surplus = beyond_world_size(roll, self._world.taken_ns, self._threshold_ns)
         if surplus:
             return _verdict(VerdictKind.RENDEZVOUS, roll, surplus)
         without_store = cut_off(roll, self._world.taken_ns, self._threshold_ns)
@@ -114,11 +173,13 @@ class Judge:
             return _verdict(VerdictKind.RENDEZVOUS, roll, without_store)
         missing = roll.ranks(*ELSEWHERE)
         if missing:
-            return self._blame(roll, missing, path, seen)
+            return _Missing(roll, {rank: self._hops(roll, rank) for rank in missing})
         unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
         if unreachable:
             hosts = {self._world.unreachable[rank] for rank in unreachable}
-            return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
+            versions = {host: self._world.other_versions[host] for host in hosts & self._world.other_versions.keys()}
+            verdict = _verdict(VerdictKind.UNREACHABLE, roll, unreachable)
+            return replace(verdict, hosts=tuple(sorted(hosts)), versions=versions)
         if roll.silent and operation_id.channel.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
         sharing = sharing_at(self._world, roll, None)
@@ -195,18 +256,6 @@ class Judge:
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
-    def _blame(
-        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
-    ) -> Verdict:
-        """Blame the missing ranks that do not wait elsewhere; if all do, the ranks they wait for."""
-        held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
-        guilty = tuple(rank for rank, causes in held_up.items() if not causes)
-        if guilty:
-            # An announcement excuses only the rank that made it.
-            unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
-            return self._accuse(roll, unexpected or guilty)
-        return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
-
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
         """Return the verdict on missing ranks that wait for no other rank."""
         frozen = self._frozen(rank for rank in guilty if roll.standings[rank] is not Standing.ENDED)
@@ -230,36 +279,29 @@ class Judge:
         now_ns = self._world.taken_ns
         return tuple(rank for rank, state in stopped.items() if state is not None and state.is_frozen(now_ns))
 
-    def _follow(
-        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
-    ) -> list[Verdict]:
-        """Return the verdicts on the waits of a missing rank; empty if these operations make progress."""
-        causes: list[Verdict | None] = []
-        view = self._world.ranks[rank]
-        channel = roll.operation_id.channel
-        waits = [
-            Hop(roll, rank, waiting, tie_of(self._world, rank, roll.operation_id, waiting), state)
-            for waiting, state in self._waits_of(view)
-        ]
-        remote = remote_wait(self._world, rank, channel)
+    def _hops(self, roll: RollCall, rank: int) -> list[Hop]:
+        """Return the waits that keep a missing rank from entering an operation."""
+        remote = remote_wait(self._world, rank, roll.operation_id.channel)
         if remote is not None and remote.operation is not None and remote.is_own_thread:
             is_settled = since_of(remote.operation) <= self._world.taken_ns - self._settled_ns
-            waits = [Hop(roll, rank, remote.operation, remote=remote)] if is_settled else []
-        for hop in waits:
-            if hop.tie is Tie.NONE:
-                continue
-            operation, hops = hop.waits_in, (*path, hop)
-            circle = tuple(
-                itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
-            )
-            causes.append(self._circle(circle) if circle else self._search(operation.operation_id, hops, seen))
-        return [cause for cause in causes if cause is not None]
+            return [Hop(roll, rank, remote.operation, remote=remote)] if is_settled else []
+        waits = [
+            Hop(roll, rank, waiting, wait_link_of(self._world, rank, roll.operation_id, waiting), state)
+            for waiting, state in self._waits_of(self._world.ranks[rank])
+        ]
+        return [hop for hop in waits if hop.link is not WaitLink.NONE]
 
     def _circle(self, circle: tuple[Hop, ...]) -> Verdict:
-        astray = find_wrong_peer(self._world, circle, self._open_at)
-        if astray is None:
+        key = frozenset((hop.roll.operation_id, hop.rank) for hop in circle)
+        if key not in self._circles:
+            self._circles[key] = self._judge_circle(circle)
+        return self._circles[key]
+
+    def _judge_circle(self, circle: tuple[Hop, ...]) -> Verdict:
+        wrong_peer = find_wrong_peer(self._world, circle, self._open_at)
+        if wrong_peer is None:
             return judge_circle(circle)
-        owed, rank = astray
+        owed, rank = wrong_peer
         return _verdict(VerdictKind.UNMATCHED, self._roll(owed), (rank,))
 
     def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadWait]]:

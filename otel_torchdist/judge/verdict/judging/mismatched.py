@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping
 from otel_torchdist.judge.verdict.launches import is_launch
 from otel_torchdist.judge.verdict.roll_call import ELSEWHERE, RollCall, Standing
 from otel_torchdist.judge.verdict.verdict import Verdict, verdict_at
+from otel_torchdist.judge.world.divergence import CallSide, Divergence
 from otel_torchdist.judge.world.group_names import CreatedGroups
 from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.calls import Arrival, Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.model.verdict_kinds import VerdictKind
 
 
-def other_creation(roll: RollCall) -> Mismatch | None:
+def find_name_mismatch(roll: RollCall) -> Mismatch | None:
     """Return the mismatch of ranks that create a group under different names; None if they agree.
 
     torch counts all calls of `new_group` in a process, and uses the count as the group's key in the store. Ranks whose
@@ -35,7 +35,7 @@ def other_creation(roll: RollCall) -> Mismatch | None:
     return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, described)
 
 
-def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
+def find_order_mismatch(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
     """Return the mismatch of ranks that created groups in another order, or skipped some; None if all agree."""
     if roll.group is None:
         return None
@@ -45,7 +45,7 @@ def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
     return created.differ_in(roll.group, is_new=not has_met)
 
 
-def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
+def judge_skipped_creation(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     """Return the verdict on a group that some members create while other members are in another operation.
 
     Args:
@@ -59,8 +59,8 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     parties.sort(key=lambda party: -len(party[1]))
     described = tuple((_describe(roll), ranks) for roll, ranks in parties)
     majority = parties[0][0]
-    ways = Ways(tuple(_side(roll, ranks) for roll, ranks in parties))
-    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described, ways=ways)
+    divergence = Divergence(tuple(_side(roll, ranks) for roll, ranks in parties))
+    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described, divergence=divergence)
     return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
 
 
@@ -128,9 +128,13 @@ def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int)
     """Return whether the calls of one rank equal calls of another rank, shifted by some positions."""
     calls, later_calls = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
-    pairs = [(call, later_calls[at + shift]) for at, call in calls.items() if at >= first and at + shift in later_calls]
+    pairs = [
+        (call, later_calls[position + shift])
+        for position, call in calls.items()
+        if position >= first and position + shift in later_calls
+    ]
     return bool(pairs) and all(
-        compare({0: call, 1: other}, OperationId(channel, first)) is None for call, other in pairs
+        compare({0: call, 1: later_call}, OperationId(channel, first)) is None for call, later_call in pairs
     )
 
 

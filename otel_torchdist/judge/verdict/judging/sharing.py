@@ -12,8 +12,8 @@ from otel_torchdist.judge.world.occupations import blocked_pairs, shared_by
 from otel_torchdist.judge.world.threads import ThreadWait, thread_wait_of
 from otel_torchdist.model.calls import Arrival, Channel
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.lives import CRASHES
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_state.lives import CRASHES
+from otel_torchdist.model.rank_state.occupations import SharedGroup
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 
@@ -118,8 +118,8 @@ def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | N
 
 
 def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
-    here = [operation for operation in view.open if operation.operation_id.channel == channel]
-    waiting = [operation for operation in here if thread_wait_of(view, operation) is ThreadWait.WAITS]
+    in_group = [operation for operation in view.open if operation.operation_id.channel == channel]
+    waiting = [operation for operation in in_group if thread_wait_of(view, operation) is ThreadWait.WAITS]
     for pair in blocked_pairs(waiting):
         example = shared_by(*pair)
         if example is not None:

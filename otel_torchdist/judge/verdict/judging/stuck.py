@@ -8,8 +8,8 @@ proves that all others have entered and contributed. Two conclusions follow:
   context is broken, or no thread polls it any more. No other rank can be the reason.
 - *All* others have left this collective. They have no data left to send to this rank.
 
-If several ranks remain in the last collective of the other ranks, one of them may wait for data that another should
-have forwarded, since rings and trees forward data from member to member. Then no rank is named.
+If several ranks remain in the last collective that the others have left, one of them may wait for data that another
+should have forwarded, since rings and trees forward data from member to member. Then no rank is named.
 
 Ends are recorded late, and ranks are never read at the same moment. So this rank must have been in the collective for
 the threshold, the others must have left it some time ago, each by its own clock, and their counts must be consistent.
@@ -29,8 +29,8 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
 TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
-"""Maximum delay in ns until an end is observed. Watchdogs poll every second, agents on other nodes answer later, and a
-GIL held by native code shows only when the heartbeat is late."""
+"""Maximum delay in ns from an end to its observation. Watchdogs poll every second, agents on other nodes answer later,
+and a GIL held by native code shows only once the heartbeat is late."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
@@ -42,7 +42,7 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tupl
         roll: The standing of each member; all of them report.
         threshold_ns: Minimum time in the operation.
     """
-    out = _seen_out(world, roll)
+    out = _observed_ends(world, roll)
     if out is None:
         return ()
     return tuple(
@@ -50,14 +50,14 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tupl
         for rank, operation in sorted(roll.waits.items())
         if roll.standings[rank] is Standing.WAITING
         and world.taken_ns - since_of(operation) >= threshold_ns
-        and _is_possible(world, world.ranks[rank], operation, out)
-        and _has_looked(world, world.ranks[rank], operation, threshold_ns)
-        and (_took_part_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
+        and _is_consistent(world, world.ranks[rank], operation, out)
+        and _would_record_end(world, world.ranks[rank], operation, threshold_ns)
+        and (_contributed_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Out:
+class _MembersOut:
     """The members seen to leave an operation.
 
     Attributes:
@@ -69,17 +69,17 @@ class _Out:
     count: int
 
 
-def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
+def _observed_ends(world: WorldSnapshot, roll: RollCall) -> _MembersOut | None:
     """Return the members seen to leave an operation; None if there are none, or if the latest left only just now."""
     channel, sequence = roll.operation_id
     reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
-    seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
-    if not seen or max(progress.seen_out_ns for progress in reached) > world.taken_ns - TRAIL_NS:
+    seen = [progress.end_observed for progress in reached if progress.end_observed >= sequence]
+    if not seen or max(progress.end_observed_ns for progress in reached) > world.taken_ns - TRAIL_NS:
         return None
-    return _Out(max(seen), len(seen))
+    return _MembersOut(max(seen), len(seen))
 
 
-def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
+def _is_consistent(world: WorldSnapshot, view: RankView, operation: OperationView, out: _MembersOut) -> bool:
     """Return whether the snapshot is consistent and complete enough to name a stuck rank.
 
     If another rank has left an operation that this rank has not entered, this rank was read earlier. An unseen rank may
@@ -94,7 +94,7 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
     return all(members <= world.ranks.keys() for members in {members_of(inside) for inside in view.open})
 
 
-def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
+def _would_record_end(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
     """Return whether an end would have been recorded, because a thread waits for it or polls a device.
 
     Native code that holds the GIL stops both threads. Then the rank is to blame only if others wait for it.
@@ -116,7 +116,7 @@ def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshol
     )
 
 
-def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:
+def _contributed_later(view: RankView, operation: OperationView, out: _MembersOut) -> bool:
     """Return whether any rank has left a later collective that needed this rank. Only device operations are ordered."""
     channel, sequence = operation.operation_id
     return _is_on_device(operation) and any(
@@ -127,7 +127,7 @@ def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> boo
     )
 
 
-def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out) -> bool:
+def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _MembersOut) -> bool:
     """Return whether all others have left the operation.
 
     Off devices, operations are unordered, so this requires that no rank has left a later operation.

@@ -19,7 +19,7 @@ from otel_torchdist.judge.verdict.rules import waits_of
 from otel_torchdist.judge.verdict.verdict import Verdict, locate, urgency
 from otel_torchdist.judge.world.threads import last_record_ns
 from otel_torchdist.model.calls import OperationId
-from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.rank_state.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 
@@ -118,7 +118,7 @@ def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
 
 
 def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
-    """Return, by rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
+    """Return when each rank was gone, by rank. Silent deaths are simultaneous if heartbeats do not show their order."""
     signs = {view.rank: last_sign_ns(view) for view in gone}
     silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
     together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
@@ -133,7 +133,7 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hung:
+class HungRun:
     """A run that hung until ranks gave up.
 
     Attributes:
@@ -147,7 +147,7 @@ class Hung:
     given_up: tuple[GivenUp, ...]
 
 
-def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
+def find_hung(world: WorldSnapshot, threshold_ns: int) -> HungRun | None:
     """Return the stall that ranks gave up waiting for; None if the run did not end like that.
 
     The wait counts as a stall even below the threshold, because no expected wait exceeds the timeout. Announcements and
@@ -175,7 +175,7 @@ def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
     )
     if verdict is None:
         return None
-    return Hung(dataclasses.replace(locate(before, verdict), deadline=None), before, given_up)
+    return HungRun(dataclasses.replace(locate(before, verdict), deadline=None), before, given_up)
 
 
 def _first_of_each_channel(operations: set[OperationId]) -> list[OperationId]:

@@ -13,20 +13,27 @@ from types import MappingProxyType
 
 from otel_torchdist.judge.verdict.compiling import CompileExcuses
 from otel_torchdist.judge.verdict.deaths import interrupted_operation
+from otel_torchdist.judge.verdict.earlier_verdict import is_canceled, verdict_of_all_nodes
 from otel_torchdist.judge.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.judge.verdict.giving_up import back_in
 from otel_torchdist.judge.verdict.judging.judge import Judge
 from otel_torchdist.judge.verdict.launches import file_left_over
-from otel_torchdist.judge.verdict.past.last_moment import Hung, LastMoment, find_hung, last_moment
+from otel_torchdist.judge.verdict.past.last_moment import HungRun, LastMoment, find_hung, last_moment
 from otel_torchdist.judge.verdict.root_cause import RootFinder
-from otel_torchdist.judge.verdict.rules import DYING_NS, StallRules, Standstill, is_expected, left_behind, waits_of
-from otel_torchdist.judge.verdict.standing import is_cancelled, verdict_of_all_nodes
+from otel_torchdist.judge.verdict.rules import (
+    DYING_NS,
+    StallRules,
+    Standstill,
+    blocked_by_deaths,
+    is_expected,
+    waits_of,
+)
 from otel_torchdist.judge.verdict.verdict import Verdict, locate, urgency
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import RankLife, Stopped
+from otel_torchdist.model.rank_state.lives import RankLife, Stopped
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.node.job.kept_results import AgentsVerdict
 
 
@@ -38,8 +45,8 @@ class PostMortem:
         moment: The run at that moment.
         verdict: The verdict, with places; None if no operation had stalled unexpectedly and no rank waited for a dead
             rank, or if these tapes do not decide it.
-        end: The conclusions from the deaths recorded by an agent; None if it has not recorded all of them.
-        of_agents: The verdict of all nodes' agents, if it is more specific than these tapes.
+        end: The conclusions from the deaths that an agent recorded; None if it has not recorded all of them.
+        of_agents: The verdict of all nodes' agents, if it is more specific than the verdict on these tapes.
         unseen: Ranks of the run without a tape here, ascending.
         has_deaths: Whether a rank has failed or died.
     """
@@ -109,6 +116,8 @@ def examine(
         written: The verdict written down by this node's agent, or None.
     """
     moment = last_moment(run_id, views, now_ns)
+    if any(view.switched_off_ns for view in views):
+        return PostMortem(moment=moment, verdict=None, end=None, of_agents=written, unseen=(), has_deaths=False)
     hung = find_hung(WorldSnapshot(run_id, now_ns, _by_rank(views)), rules.threshold_ns)
     end = seen_end(run_id, views, rules, now_ns) if hung is None else _end_of(hung)
     verdict = end.verdict if end is not None else judge(moment, rules)
@@ -170,7 +179,7 @@ def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     verdicts = _of_stalls(world, rules)
-    behind = [verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs))]
+    behind = [verdict_on(operation_id) for operation_id in blocked_by_deaths(world, dict(moment.signs))]
     failed = [verdict_on(operation_id) for operation_id in _interrupted(world)]
     verdicts += [verdict for verdict in (*behind, *failed) if verdict is not None and verdict.kind.traits.is_final]
     # Unseen ranks may have interrupted an operation from which a rank is absent.
@@ -179,7 +188,7 @@ def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
         for verdict in failed
         if verdict is not None and verdict.kind is VerdictKind.ABSENT and not verdict.roll.silent
     ]
-    verdicts += [verdict for verdict in absent if not is_cancelled(verdict, world)]
+    verdicts += [verdict for verdict in absent if not is_canceled(verdict, world)]
     return verdicts
 
 
@@ -191,7 +200,7 @@ def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:
 def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
     judge = Judge(world, rules.threshold_ns)
     stalls = [judge.verdict_on(operation_id) for operation_id in _stalled(world, rules)]
-    verdicts = [verdict for verdict in stalls if verdict is not None and not is_cancelled(verdict, world)]
+    verdicts = [verdict for verdict in stalls if verdict is not None and not is_canceled(verdict, world)]
     return [verdict for verdict in verdicts if not _is_excused(world, verdict, rules)]
 
 
@@ -261,7 +270,7 @@ def seen_end(run_id: int, views: Sequence[RankView], rules: StallRules, now_ns: 
     return SeenEnd(_when_over(locate(after, verdict)) if verdict is not None else None, end_ns, False, first)
 
 
-def _end_of(hung: Hung) -> SeenEnd:
+def _end_of(hung: HungRun) -> SeenEnd:
     return SeenEnd(hung.verdict, hung.world.taken_ns, True, None)
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.judge.world.divergence import CallSide, Divergence
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
 from otel_torchdist.judge.world.part_sizes import COUNTED_IN_ROWS, Misfit
-from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import have, name_ranks
-from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_state.occupations import SharedGroup
+from otel_torchdist.model.text import have, name_ranks
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ def _message(channel: Channel) -> list[str]:
     if not channel.is_point_to_point:
         return []
     source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
-    ends = f"from {source} to rank {channel.destination}"
-    return [ends, f"tag {channel.tag}"] if channel.tag >= 0 else [ends]
+    route = f"from {source} to rank {channel.destination}"
+    return [route, f"tag {channel.tag}"] if channel.tag >= 0 else [route]
 
 
 # --- lines of code ----------------------------------------------------------------------------------------------------
@@ -101,19 +101,19 @@ MAX_SIDES: Final = 3
 """Maximum number of parties in a sentence."""
 
 
-def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
+def describe_divergence(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
     """Describe mismatched calls: `rank 2 is in all_gather at evaluate, train.py:61, where …`; '' if they look alike.
 
     Args:
         mismatch: The calls.
         gone: Ranks that have ended, described in the past tense.
     """
-    ways = mismatch.ways
-    if ways is None or not ways.differ or not _should_meet(mismatch):
+    divergence = mismatch.divergence
+    if divergence is None or not divergence.differ or not _should_meet(mismatch):
         return ""
-    has_labels = len({side.label for side in ways.sides}) > 1
-    sides = zip(ways.sides, mismatch.parties, strict=True)
-    line = _shared_line(ways)
+    has_labels = len({side.label for side in divergence.sides}) > 1
+    sides = zip(divergence.sides, mismatch.parties, strict=True)
+    line = _shared_line(divergence)
     at = "" if line is None else f", all called{at_line(line)}"
     usual, *others = [
         _describe(side if has_labels else replace(side, label=""), ranks, gone, line is not None)
@@ -122,33 +122,34 @@ def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
     if not mismatch.has_majority:
         return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}{at}"
     ranks = mismatch.ranks
-    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}{at}"
+    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(divergence, ranks)}{at}"
 
 
 def _should_meet(mismatch: Mismatch) -> bool:
-    """Return whether calls at different places are a mismatch by themselves."""
+    """Return whether the parties should call from the same line, so that different lines alone are a mismatch."""
     return mismatch.field is not Field.MEMBERS and not mismatch.operation_id.channel.is_point_to_point
 
 
-def describe_ends(mismatch: Mismatch) -> str:
-    """Describe both ends of a message: `, sent at forward, model.py:12, and received at …`; '' for collectives."""
-    sides = mismatch.ways.sides if mismatch.ways is not None else ()
+def describe_message_lines(mismatch: Mismatch) -> str:
+    """Describe both lines of a message: `, sent at forward, model.py:12, and received at …`; '' for collectives."""
+    sides = mismatch.divergence.sides if mismatch.divergence is not None else ()
     if not mismatch.operation_id.channel.is_point_to_point or mismatch.misfit is None or len(sides) != 2:
         return ""
     received, sent = (at_line(side.site) for side in sides)
     return f", sent{sent} and received{received}" if sent and received else ""
 
 
-def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
-    if ways.left_out is None:
+def _left_out(divergence: Divergence, ranks: tuple[int, ...]) -> str:
+    skipped = divergence.left_out
+    if skipped is None:
         return ""
     have_left_out = f"{name_ranks(ranks)} {have(ranks)} left out"
-    if _line_alone(ways.left_out) == _line_alone(ways.sides[0]):
+    if _without_library_function(skipped) == _without_library_function(divergence.sides[0]):
         return f", which {have_left_out}"
-    return f": {have_left_out} {ways.left_out.operation}{_label(ways.left_out)}{at_line(ways.left_out.site)}"
+    return f": {have_left_out} {skipped.operation}{_label(skipped)}{at_line(skipped.site)}"
 
 
-def _line_alone(side: CallSide) -> CallSide:
+def _without_library_function(side: CallSide) -> CallSide:
     """Return a side without the library function called by its line: a library makes several calls from one line."""
     return side if side.site is None else replace(side, site=replace(side.site, through=""))
 
@@ -161,28 +162,28 @@ def describe_values(mismatch: Mismatch) -> list[str]:
     return [f"the {mismatch.field.value} differs: {values}"]
 
 
-def describe_libraries(ways: Ways | None) -> list[str]:
+def describe_libraries(divergence: Divergence | None) -> list[str]:
     """Describe calls made through a library: `in evaluate it is called by torchmetrics' gather_all_tensors`."""
-    if ways is None or _shared_line(ways) is not None:
-        return []  # the cause says it
-    sites = [side.site for side in ways.sides if side.site is not None]
+    if divergence is None or _shared_line(divergence) is not None:
+        return []  # the cause includes them
+    sites = [side.site for side in divergence.sides if side.site is not None]
     libraries = {site.function: describe_through(site) for site in sites}
     return [f"in {function} it is called by {through}" for function, through in libraries.items() if through]
 
 
-def common_line(ways: Ways | None) -> str:
+def common_line(divergence: Divergence | None) -> str:
     """Describe the line of all parties: ` at forward, model.py:28`; '' if they differ."""
-    if ways is None or ways.differ:
+    if divergence is None or divergence.differ:
         return ""
-    sites = {side.site for side in ways.sides}
+    sites = {side.site for side in divergence.sides}
     return at_line(sites.pop()) if len(sites) == 1 else ""
 
 
-def _shared_line(ways: Ways) -> CallSiteName | None:
+def _shared_line(divergence: Divergence) -> CallSiteName | None:
     """Return the only user line, such as a trainer's entry, if the library functions it calls differ; else None."""
-    sites = [side.site for side in ways.sides if side.site is not None]
+    sites = [side.site for side in divergence.sides if side.site is not None]
     lines = {replace(site, through="") for site in sites}
-    is_shared = len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
+    is_shared = len(lines) == 1 < len(set(sites)) and len(sites) == len(divergence.sides)
     return lines.pop() if is_shared else None
 
 
@@ -232,22 +233,24 @@ MAX_PARTIES: Final = 3
 def describe_creations(mismatch: Mismatch) -> str:
     """Describe creations: `rank 3 has created group 2 with ranks 2-3 at build, train.py:12, where ranks 0-2 …`."""
     number = mismatch.operation
-    sites = [side.site for side in mismatch.ways.sides] if mismatch.ways is not None else []
+    sites = [side.site for side in mismatch.divergence.sides] if mismatch.divergence is not None else []
     lines = {site for site in sites if site is not None}
     common = at_line(lines.pop()) if len(lines) == 1 else ""
     line_texts = [at_line(site) if not common else "" for site in sites] or [""] * len(mismatch.parties)
-    (majority, many), *others = mismatch.parties
-    usual = f"with {majority}{line_texts[0]}"
+    (usual_members, usual_ranks), *others = mismatch.parties
+    usual = f"with {usual_members}{line_texts[0]}"
     parties = [
         f"{name_ranks(ranks)} {have(ranks)} created group {number} with {members}{line}"
         for (members, ranks), line in zip(others[:MAX_PARTIES], line_texts[1:], strict=False)
     ]
-    return f"{', '.join(parties)}, where {name_ranks(many)} {have(many)} created it {usual}{common}"
+    return f"{', '.join(parties)}, where {name_ranks(usual_ranks)} {have(usual_ranks)} created it {usual}{common}"
 
 
 def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
     """Describe which two threads use a group, and where they call."""
-    calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
+    calls = [
+        _describe_call(*call) for call in zip(example.operations, example.call_sites, example.callers, strict=True)
+    ]
     return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
 
 
@@ -263,24 +266,24 @@ def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
         return describe_creations(mismatch)
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if mismatch.misfit is not None:
-        line = common_line(mismatch.ways) or describe_ends(mismatch)
+        line = common_line(mismatch.divergence) or describe_message_lines(mismatch)
         return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{line}"
-    ways = describe_ways(mismatch)
-    if ways:
-        return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
-    line = common_line(mismatch.ways)
+    divergence = describe_divergence(mismatch)
+    if divergence:
+        return "; ".join([f"{divergence}, in {operation_id}", *describe_values(mismatch)])
+    line = common_line(mismatch.divergence)
     if not mismatch.has_majority:
         parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
         return f"ranks disagree on the {mismatch.field.value} of {operation_id}{line}: {parties}"
-    (majority, many), *others = mismatch.parties
+    (usual_value, usual_ranks), *others = mismatch.parties
     if mismatch.field is Field.OPERATION:
         parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}{line}"
+        return f"{parties} where {_describe_party(usual_ranks, 'entered')} {operation_id}{line}"
     parties = ", ".join(
         _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
     )
-    return f"{parties} where {_describe_party(many, majority)} in {operation_id}{line}"
+    return f"{parties} where {_describe_party(usual_ranks, usual_value)} in {operation_id}{line}"
 
 
-def _describe_party(ranks: tuple[int, ...], what: str) -> str:
-    return f"{name_ranks(ranks)} {have(ranks)} {what}"
+def _describe_party(ranks: tuple[int, ...], call: str) -> str:
+    return f"{name_ranks(ranks)} {have(ranks)} {call}"

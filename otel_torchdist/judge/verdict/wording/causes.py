@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,12 +13,12 @@ from otel_torchdist.judge.verdict.wording.calls import (
     MAX_PARTIES,
     at_line,
     describe_creations,
+    describe_divergence,
     describe_frame,
     describe_line,
     describe_mismatch,
     describe_operation,
     describe_sharing,
-    describe_ways,
 )
 from otel_torchdist.judge.verdict.wording.ends import (
     describe_deaths,
@@ -27,7 +28,7 @@ from otel_torchdist.judge.verdict.wording.launches import (
     describe_failed_launch,
     describe_launch,
     describe_sizes,
-    has_own_words,
+    has_launch_clause,
 )
 from otel_torchdist.judge.verdict.wording.places import (
     describe_checkpoint,
@@ -35,10 +36,10 @@ from otel_torchdist.judge.verdict.wording.places import (
 )
 from otel_torchdist.judge.world.mismatch import Field
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.model.lives import STOPPED_STATES
-from otel_torchdist.model.naming import have, name_ranks
 from otel_torchdist.model.operations import RAISED
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import STOPPED_STATES
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import have, name_ranks
 
 _PLURALS: Final = {"device": "devices", "process": "processes"}
 
@@ -55,7 +56,7 @@ class StallCause:
     Attributes:
         text: The clause with all facts.
         short: The clause with the most important facts, used if `text` is too long; '' if it cannot be shortened.
-        rest: Clauses with the facts omitted from `short`.
+        rest: Clauses with the facts that `short` omits.
     """
 
     text: str
@@ -152,9 +153,9 @@ def _mismatched(verdict: Verdict, age: str) -> StallCause:
         creations, rest = describe_creations(mismatch), f"{_operation_id(verdict)} has been blocked for {age}"
         return StallCause(f"{creations}; {rest}", creations, (rest,))
     gone = [rank for rank in verdict.roll.standings if is_gone(verdict, rank)]
-    ways = describe_ways(mismatch, gone)
-    if ways:
-        return StallCause(ways)
+    divergence = describe_divergence(mismatch, gone)
+    if divergence:
+        return StallCause(divergence)
     described = describe_mismatch(mismatch, verdict.group)
     return StallCause(
         f"{described}, and the operation has been blocked for {age}",
@@ -238,7 +239,7 @@ def _rendezvous(verdict: Verdict, age: str) -> str:
     sizes = describe_sizes(verdict)
     if sizes:
         return f"{sizes}: {_operation_id(verdict)} has been blocked for {age}"
-    if has_own_words(verdict):
+    if has_launch_clause(verdict):
         sites = Counter(operation.call_site for operation in verdict.roll.waits.values())
         site = sites.most_common(1)[0][0]
         return describe_launch(verdict, age, describe_frame(site) if site is not None else "")
@@ -272,13 +273,26 @@ def _stuck(verdict: Verdict, age: str) -> StallCause:
 
 def _unreachable(verdict: Verdict, age: str) -> StallCause:
     verb = "is" if len(verdict.ranks) == 1 else "are"
-    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
-    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
     unreachable = f"{name_ranks(verdict.ranks)} {verb} unreachable"
     blocked = f"and {_operation_id(verdict)} has been blocked for {age}"
-    return StallCause(
-        f"{unreachable} ({agents} not answer), {blocked}", f"{unreachable}, {blocked}", (f"{agents} not answer",)
-    )
+    why = _why_unreachable(verdict)
+    return StallCause(f"{unreachable} ({why}), {blocked}", f"{unreachable}, {blocked}", (why,))
+
+
+def _why_unreachable(verdict: Verdict) -> str:
+    silent = [host for host in verdict.hosts if host not in verdict.versions]
+    reasons: list[str] = []
+    for version in sorted({*verdict.versions.values()}):
+        hosts = sorted(host for host, other in verdict.versions.items() if other == version)
+        agents = f"{_agents_on(hosts)} {'is' if len(hosts) == 1 else 'are'}"
+        reasons.append(f"{agents} of another version, {version}")
+    if silent:
+        reasons.append(f"{_agents_on(silent)} {'does' if len(silent) == 1 else 'do'} not answer")
+    return "; ".join(reasons)
+
+
+def _agents_on(hosts: Sequence[str]) -> str:
+    return f"the agent{'s' * (len(hosts) > 1)} on {', '.join(hosts[:MAX_PARTIES])}"
 
 
 def _unknown(verdict: Verdict, age: str) -> StallCause:

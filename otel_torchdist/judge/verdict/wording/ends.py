@@ -6,19 +6,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from otel_torchdist.judge.verdict.earlier_verdict import is_about_failure, names_departed
 from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.giving_up import Deadline, all_given_up
 from otel_torchdist.judge.verdict.roll_call import Standing
-from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.kinds import How
-from otel_torchdist.model.lives import BY_CGROUP, Death, name_signal
 from otel_torchdist.model.names import AtTimeout
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.model.rank_state.lives import BY_CGROUP, Death, name_signal
+from otel_torchdist.model.rank_state.rescue import Rescue, RescueState
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.model.units import passed, seconds
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import elapsed, name_ranks, seconds
 
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
@@ -49,7 +48,7 @@ def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
 
 def span_of_time(seconds: float) -> str:
     """Format a duration: `45 s`, `9 min 20 s`, `30 min`, `2 h 5 min`."""
-    seconds = passed(seconds)
+    seconds = elapsed(seconds)
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
@@ -69,12 +68,12 @@ def describe_deaths(verdict: Verdict) -> str:
     ranks, first = verdict.ranks, verdict.first
     if first is not None and first.is_silence:
         return f"{name_ranks(ranks)} fell silent"
-    way = _common_way(verdict)
-    verb = way or ("is dead" if len(ranks) == 1 else "are dead")
-    return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and way else ''}"
+    death = _common_death(verdict)
+    verb = death or ("is dead" if len(ranks) == 1 else "are dead")
+    return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and death else ''}"
 
 
-def describe_way(death: Death | None, failure: str = "") -> str:
+def describe_death(death: Death | None, failure: str = "") -> str:
     """Describe an end: `was killed by SIGKILL`; '' if unknown. An exception says more than an exit code.
 
     `death` is None until the process has ended, which may be long after it recorded its exception.
@@ -99,8 +98,12 @@ def _after(death: Death, separator: str = "") -> str:
 
 def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
     """Describe deaths with a common cause: `all ranks that died did so within 0.012 s, …: no rank caused it`."""
-    ways = {describe_way(death) for death in first.deaths.values()} - {""}
-    how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
+    ends = {describe_death(death) for death in first.deaths.values()} - {""}
+    if first.is_alone:
+        died = ends.pop() if ends else "has died"
+        alike = "" if first.is_open else ", as launchers end ranks"
+        return f"rank {first.ranks[0]} {died}{alike}: nothing shows that it caused the end of the job"
+    how = f", and the first of them {ends.pop()}" if len(ends) == 1 else ""
     here = "" if are_all_seen else " here"
     spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
     conclusion = "nothing shows which was first" if first.is_open else f"no rank{here} caused it"
@@ -109,7 +112,7 @@ def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
 
 def cause_states_death(verdict: Verdict) -> bool:
     """Return whether `describe_deaths` states how the named ranks died."""
-    return bool(_common_way(verdict))
+    return bool(_common_death(verdict))
 
 
 def describe_circumstances(verdict: Verdict) -> list[str]:
@@ -130,18 +133,18 @@ def describe_circumstances(verdict: Verdict) -> list[str]:
     return parts
 
 
-def _common_way(verdict: Verdict) -> str:
+def _common_death(verdict: Verdict) -> str:
     """Return how the named ranks died, if all died in the same way; '' if not, or if unknown."""
     first = verdict.first
     if first is None:
         return ""
-    ways = {_way(first, rank, verdict.failures.get(rank, "")) for rank in verdict.ranks}
-    way = ways.pop() if len(ways) == 1 else ""
-    return way.replace("was ", "were ", 1) if len(verdict.ranks) > 1 else way
+    deaths = {_death_of(first, rank, verdict.failures.get(rank, "")) for rank in verdict.ranks}
+    death = deaths.pop() if len(deaths) == 1 else ""
+    return death.replace("was ", "were ", 1) if len(verdict.ranks) > 1 else death
 
 
-def _way(first: FirstDeath, rank: int, failure: str) -> str:
-    return describe_way(first.deaths.get(rank), failure)
+def _death_of(first: FirstDeath, rank: int, failure: str) -> str:
+    return describe_death(first.deaths.get(rank), failure)
 
 
 def _lead(first: FirstDeath) -> str:
@@ -155,10 +158,10 @@ def _lead(first: FirstDeath) -> str:
 # Timeouts that ended waits, and the ends that followed.
 
 
-MAX_WAYS: Final = 3
+MAX_FOLLOWED: Final = 3
 
 
-def describe_end(views: Collection[RankView]) -> str:
+def describe_timeouts(views: Collection[RankView]) -> str:
     """Describe timeouts: `gloo gave up in ranks 1-2 after 20 s; rank 0 was then …`; '' if no rank gave up.
 
     Args:
@@ -175,27 +178,27 @@ def describe_end(views: Collection[RankView]) -> str:
     gave_up_ranks = {wait.rank for wait in given_up}
     others: dict[str, list[int]] = {}
     for view in views:
-        way = "" if view.rank in gave_up_ranks else _then(view, given_up[0].at_ns)
-        if way:
-            others.setdefault(way, []).append(view.rank)
-    parts += [_followed(way, ranks) for way, ranks in list(others.items())[:MAX_WAYS]]
+        end = "" if view.rank in gave_up_ranks else _later_end(view, given_up[0].at_ns)
+        if end:
+            others.setdefault(end, []).append(view.rank)
+    parts += [_followed(end, ranks) for end, ranks in list(others.items())[:MAX_FOLLOWED]]
     return "; ".join(parts)
 
 
-def _then(view: RankView, first_ns: int) -> str:
+def _later_end(view: RankView, first_ns: int) -> str:
     """Describe how a rank that had not given up ended; '' if it is alive, or if unknown."""
     last = view.last
     if last is not None and last.record.how is How.FAILED and (last.record.completed_ns or 0) >= first_ns:
         return f"then failed with {last.failure or 'an exception'}"
     if not view.is_dead:
         return ""
-    way = describe_way(view.end)
-    verb, _, rest = way.partition(" ")
-    return f"{verb} then {rest}" if verb == "was" else f"then {way}" if way else ""
+    end = describe_death(view.end)
+    verb, _, rest = end.partition(" ")
+    return f"{verb} then {rest}" if verb == "was" else f"then {end}" if end else ""
 
 
-def _followed(way: str, ranks: list[int]) -> str:
-    return f"{_named(ranks)} {way.replace('was ', 'were ', 1) if len(ranks) > 1 else way}"
+def _followed(end: str, ranks: list[int]) -> str:
+    return f"{_named(ranks)} {end.replace('was ', 'were ', 1) if len(ranks) > 1 else end}"
 
 
 def _named(ranks: Iterable[int]) -> str:
@@ -207,7 +210,7 @@ def _named(ranks: Iterable[int]) -> str:
 
 def describe_exit(verdict: Verdict, rank: int) -> str:
     """Describe an exit: `rank 2 exited with code 3`. The code is unknown until the process has ended."""
-    return f"rank {rank} {_way_out(verdict, rank)}"
+    return f"rank {rank} {_exit_of(verdict, rank)}"
 
 
 def describe_departure(verdict: Verdict, operation: str, age: str) -> str:
@@ -230,12 +233,12 @@ def describe_departure(verdict: Verdict, operation: str, age: str) -> str:
 
 
 def _departed(verdict: Verdict) -> str:
-    ways = {_way_out(verdict, rank) for rank in verdict.ranks}
-    way = ways.pop() if len(ways) == 1 else "have exited"
-    return f"{name_ranks(verdict.ranks)} {way.replace('has ', 'have ') if len(verdict.ranks) > 1 else way}"
+    exits = {_exit_of(verdict, rank) for rank in verdict.ranks}
+    exit_text = exits.pop() if len(exits) == 1 else "have exited"
+    return f"{name_ranks(verdict.ranks)} {exit_text.replace('has ', 'have ') if len(verdict.ranks) > 1 else exit_text}"
 
 
-def _way_out(verdict: Verdict, rank: int) -> str:
+def _exit_of(verdict: Verdict, rank: int) -> str:
     code, asked = verdict.exit_codes.get(rank), verdict.asked.get(rank)
     after = f" after {name_signal(asked)}" if asked else ""
     if code is None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.judge.verdict.launches import address_of, has_no_seat, is_launch, is_path
+from otel_torchdist.judge.verdict.launches import address_of, is_beyond_world_size, is_launch, is_path
 from otel_torchdist.judge.verdict.roll_call import HOST, Standing
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
-from otel_torchdist.model.naming import have, name_ranks
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import have, name_ranks
 
 MAX_TWINS: Final = 3
 
 
-def has_own_words(verdict: Verdict) -> bool:
-    """Return whether a verdict on a launch names ranks that are missing, or that use another address."""
+def has_launch_clause(verdict: Verdict) -> bool:
+    """Return whether `describe_launch` applies: the named ranks are missing in a launch, or use another address."""
     is_missing = (
         bool(verdict.ranks)
         and not verdict.launch.sizes
@@ -28,15 +28,15 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
     """Describe the ranks that have not started, or that look for a store at a wrong address.
 
     Args:
-        verdict: A verdict for which `has_own_words` is true.
+        verdict: A verdict for which `has_launch_clause` returns True.
         age: The age of the first wait, in words.
         line: Call site of the waiting ranks, in words; '' if unknown.
     """
     called = f"in {INIT_PROCESS_GROUP}" + (f", called in {line}" if line else "")
-    if has_no_seat(verdict.roll, verdict.ranks[0]):
+    if is_beyond_world_size(verdict.roll, verdict.ranks[0]):
         address = address_of(verdict.roll, verdict.ranks[0])
         wait = f"{have(verdict.ranks)} waited {f'at {address} ' if address else ''}for {age}"
-        return f"{no_seat(verdict)}: {'it' if len(verdict.ranks) == 1 else 'they'} {wait}, {called}"
+        return f"{_no_such_rank(verdict)}: {'it' if len(verdict.ranks) == 1 else 'they'} {wait}, {called}"
     if verdict.ranks[0] in verdict.roll.waits:
         return _cut_off(verdict, age)
     waiting, missing = sorted(verdict.roll.waits), f"{name_ranks(verdict.ranks)} {have(verdict.ranks)}"
@@ -59,8 +59,8 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
     if file and is_launch(roll):
         leads = f"the file {file} leads {name_ranks(ranks)} to ranks that are not there{named}"
         return f"{leads}: it is left from an earlier launch, as it seems{blocked}"
-    if ranks and has_no_seat(roll, ranks[0]):
-        return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {INIT_PROCESS_GROUP}{named}"
+    if ranks and is_beyond_world_size(roll, ranks[0]):
+        return f"{_no_such_rank(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {INIT_PROCESS_GROUP}{named}"
     return ""
 
 
@@ -72,11 +72,11 @@ def describe_sizes(verdict: Verdict) -> str:
     rarest_first = sorted(parties.items(), key=lambda party: (len(party[1]), party[0]))
     given = [f"{name_ranks(ranks)} {have(ranks)} WORLD_SIZE={size}" for size, ranks in rarest_first]
     addresses = {address_of(verdict.roll, rank) for rank in verdict.roll.waits} - {""}
-    place = f", at {addresses.pop()}" if len(addresses) == 1 else ""
-    return f"{' and '.join(given)}{place}" if given else ""
+    where = f", at {addresses.pop()}" if len(addresses) == 1 else ""
+    return f"{' and '.join(given)}{where}" if given else ""
 
 
-def no_seat(verdict: Verdict) -> str:
+def _no_such_rank(verdict: Verdict) -> str:
     """Describe a rank beyond the world size: `there is no rank 2 in a world of 2 (WORLD_SIZE)`."""
     size = len(verdict.group.members) if verdict.group is not None else 0
     verb = "is" if len(verdict.ranks) == 1 else "are"
@@ -108,7 +108,7 @@ def describe_meeting(verdict: Verdict) -> str:
     return f" at {addresses.pop()}" if len(addresses) == 1 else ""
 
 
-def unanswered(verdict: Verdict) -> list[str]:
+def describe_stale_store(verdict: Verdict) -> list[str]:
     """Describe a launch that failed although no rank had ended: its store may hold stale addresses."""
     is_alone = (
         verdict.kind is VerdictKind.DEAD and is_launch(verdict.roll) and {*verdict.ranks} <= {*verdict.launch.cut_off}
@@ -116,7 +116,7 @@ def unanswered(verdict: Verdict) -> list[str]:
     return ["nobody answers at an address in the store, which may be left from an earlier start"] if is_alone else []
 
 
-def several_processes(verdict: Verdict) -> list[str]:
+def describe_twins(verdict: Verdict) -> list[str]:
     """Describe rank numbers claimed by several processes."""
     return [
         f"{len(pids)} processes claim to be rank {rank} (pids {', '.join(map(str, pids))})"
@@ -124,7 +124,7 @@ def several_processes(verdict: Verdict) -> list[str]:
     ]
 
 
-def elsewhere(verdict: Verdict) -> list[str]:
+def describe_addresses(verdict: Verdict) -> list[str]:
     """Describe the address of each waiting rank, if addresses differ and the cause does not state them."""
     parties = _parties(verdict)
     if len(parties) < 2 or any(rank in verdict.roll.waits for rank in verdict.ranks):

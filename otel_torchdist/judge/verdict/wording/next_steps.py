@@ -1,23 +1,24 @@
 """The next step after a verdict, for the people who run the job.
 
-Each kind of verdict has a row in `model/verdict_kinds.py`. The functions of this module cover more specific evidence.
+Each kind of verdict has a row in `model/reports/verdict_kinds.py`. The functions of this module cover more specific
+evidence.
 """
 
 from __future__ import annotations
 
 import signal
 
-from otel_torchdist.judge.verdict.launches import address_of, has_no_seat, is_launch, is_path
+from otel_torchdist.judge.verdict.earlier_verdict import names_departed
+from otel_torchdist.judge.verdict.launches import address_of, is_beyond_world_size, is_launch, is_path
 from otel_torchdist.judge.verdict.roll_call import HOST
-from otel_torchdist.judge.verdict.standing import names_departed
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_frame
 from otel_torchdist.judge.verdict.wording.places import lone_saver, name_checkpoint
 from otel_torchdist.judge.world.mismatch import Field
 from otel_torchdist.judge.world.places import PlaceSource
-from otel_torchdist.model.lives import CRASHES, SLEEPS_UNINTERRUPTIBLY, Death
-from otel_torchdist.model.naming import MemberRank, name_ranks
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import CRASHES, SLEEPS_UNINTERRUPTIBLY, Death
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import MemberRank, name_ranks
 
 
 def next_step(verdict: Verdict) -> str:
@@ -53,14 +54,10 @@ def _specific(verdict: Verdict) -> str:
             return _of_launch(verdict)
         case VerdictKind.UNKNOWN:
             return _of_doubt(verdict.doubt)
-        case (
-            VerdictKind.SHARED_GROUP
-            | VerdictKind.CIRCULAR
-            | VerdictKind.DEVICE
-            | VerdictKind.STUCK
-            | VerdictKind.UNREACHABLE
-        ):
+        case VerdictKind.SHARED_GROUP | VerdictKind.CIRCULAR | VerdictKind.DEVICE | VerdictKind.STUCK:
             return ""
+        case VerdictKind.UNREACHABLE:
+            return "upgrade the agents of this job to one version" if verdict.versions else ""
 
 
 def _of_mismatch(verdict: Verdict) -> str:
@@ -86,7 +83,7 @@ def _of_launch(verdict: Verdict) -> str:
         return f"remove {next(iter(launch.left_over.values()))}, and give each launch a new file"
     if launch.sizes:
         return "start all ranks with the same WORLD_SIZE"
-    if ranks and has_no_seat(roll, ranks[0]):
+    if ranks and is_beyond_world_size(roll, ranks[0]):
         return "start as many ranks as WORLD_SIZE says, numbered from 0"
     if verdict.kind is VerdictKind.TRANSPORT:
         return f"remove {address}, and give each launch a new file" if is_path(address) else ""

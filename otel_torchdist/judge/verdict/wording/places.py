@@ -1,4 +1,4 @@
-"""The places and activities of ranks in words."""
+"""Where ranks are in their code, and what they do there, in words."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from otel_torchdist.judge.verdict.wording.calls import (
 )
 from otel_torchdist.judge.world.occupations import CallStage
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
-from otel_torchdist.model.naming import name_ranks
-from otel_torchdist.model.occupations import CheckpointView, ChildWait
-from otel_torchdist.model.units import seconds, size
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.occupations import CheckpointView, ChildWait
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import decimal_size, name_ranks, seconds
 
 # --- children ---------------------------------------------------------------------------------------------------------
 # Child processes that a rank waits for: `DataLoader worker 1 (pid 81), which has been in read() of …`.
@@ -99,7 +98,7 @@ def describe_checkpoint(place: RankPlace) -> str:
     doing = checkpoint.stage or (checkpoint.meeting and f"stage {checkpoint.meeting}")
     if doing:
         parts.append(doing)
-    how_much = f" ({size(checkpoint.message_bytes)})" if checkpoint.message_bytes else ""
+    how_much = f" ({decimal_size(checkpoint.message_bytes)})" if checkpoint.message_bytes else ""
     return f"{', '.join(parts)}, for {seconds(place.checkpoint_for_ns / 1e9)}{how_much}"
 
 
@@ -162,7 +161,7 @@ MAX_LINES: Final = 3
 
 
 def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
-    """Describe where all ranks are idle, grouped by place, and for how long.
+    """Describe where all ranks are idle, grouped by line, and for how long.
 
     Args:
         idle: The job.

@@ -1,4 +1,4 @@
-"""Writes a verdict in plain English: a sentence with cause, time and place, and a second sentence with details."""
+"""Writes a verdict in plain English: a sentence with cause, duration and line, and a second sentence with details."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.judge.verdict.earlier_verdict import is_about_failure, names_departed
 from otel_torchdist.judge.verdict.roll_call import Standing
-from otel_torchdist.judge.verdict.standing import is_about_failure, names_departed
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.verdict.wording.calls import (
-    describe_ends,
+    describe_divergence,
     describe_frame,
     describe_libraries,
+    describe_message_lines,
     describe_operation,
     describe_values,
-    describe_ways,
 )
 from otel_torchdist.judge.verdict.wording.causes import cause_of, is_gone
 from otel_torchdist.judge.verdict.wording.ends import (
@@ -26,12 +26,12 @@ from otel_torchdist.judge.verdict.wording.ends import (
     describe_exit,
 )
 from otel_torchdist.judge.verdict.wording.launches import (
+    describe_addresses,
     describe_file,
     describe_meeting,
-    elsewhere,
-    has_own_words,
-    several_processes,
-    unanswered,
+    describe_stale_store,
+    describe_twins,
+    has_launch_clause,
 )
 from otel_torchdist.judge.verdict.wording.machine import describe_machine
 from otel_torchdist.judge.verdict.wording.next_steps import next_step
@@ -45,15 +45,14 @@ from otel_torchdist.judge.verdict.wording.places import (
     where_they_wait,
 )
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
-from otel_torchdist.model.finding import NEXT
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
-from otel_torchdist.model.naming import have, name_ranks, readable
-from otel_torchdist.model.units import seconds
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import NEXT
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import have, name_ranks, readable, seconds
 
-MAX_PLACES: Final = 3
-"""Maximum number of ranks whose place is stated. The incident's trace has the others."""
+MAX_DESCRIBED: Final = 3
+"""Maximum number of ranks whose line is stated. The incident's trace contains the other ranks."""
 
 
 def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
@@ -83,9 +82,9 @@ def describe_verdict(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_node(verdict),
         *describe_file(verdict),
         *_creation(verdict),
-        *elsewhere(verdict),
-        *several_processes(verdict),
-        *unanswered(verdict),
+        *describe_addresses(verdict),
+        *describe_twins(verdict),
+        *describe_stale_store(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
         *places[1:],
@@ -111,8 +110,8 @@ def _waiting(verdict: Verdict) -> list[str]:
     """Describe how many ranks wait, and which have left the operation."""
     has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
     is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt is Doubt.CYCLE
-    if is_circle or has_all or has_own_words(verdict):
-        return []  # all wait, each in its own operation, or the cause says who waits
+    if is_circle or has_all or has_launch_clause(verdict):
+        return []  # all wait, each in another operation, or the cause names the waiting ranks
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     meeting = shared_meeting(verdict)
@@ -129,11 +128,11 @@ def _waiting(verdict: Verdict) -> list[str]:
 def _difference(verdict: Verdict, age: str) -> list[str]:
     """Describe for how long mismatched calls have been blocked, and how else they differ."""
     mismatch = verdict.mismatch
-    if mismatch is None or not describe_ways(mismatch) or verdict.kind is not VerdictKind.MISMATCHED:
+    if mismatch is None or not describe_divergence(mismatch) or verdict.kind is not VerdictKind.MISMATCHED:
         return []  # all other causes include the age
     operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
     blocked = f"this has blocked {operation_id} for {age}"
-    return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
+    return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.divergence)]
 
 
 def _creation(verdict: Verdict) -> list[str]:
@@ -143,15 +142,15 @@ def _creation(verdict: Verdict) -> list[str]:
     is_new_group = (
         verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != INIT_PROCESS_GROUP
     )
-    if not is_new_group or frame is None or verdict.circle:  # the circle has the lines of all
+    if not is_new_group or frame is None or verdict.circle:  # the circle includes all lines
         return []
     return [f"the group is created in {describe_frame(frame)}"]
 
 
 def _endings(verdict: Verdict) -> list[str]:
-    """Describe exceptions and clean exits, which explain more than a place in the code."""
+    """Describe exceptions and clean exits, which explain more than a line of code."""
     parts: list[str] = []
-    for rank in verdict.ranks[:MAX_PLACES]:
+    for rank in verdict.ranks[:MAX_DESCRIBED]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
         if standing is Standing.DEAD and verdict.first is not None and verdict.first.is_silence:
@@ -159,27 +158,29 @@ def _endings(verdict: Verdict) -> list[str]:
         if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
-            is_said = is_about_failure(verdict) or (verdict.kind is VerdictKind.ABSENT and names_departed(verdict))
-            parts += [] if is_said else [describe_exit(verdict, rank)]
-        elif failure and not cause_states_death(verdict) and not _says_what_it_raised(verdict, rank):
+            is_stated = is_about_failure(verdict) or (verdict.kind is VerdictKind.ABSENT and names_departed(verdict))
+            parts += [] if is_stated else [describe_exit(verdict, rank)]
+        elif failure and not cause_states_death(verdict) and not _states_exception(verdict, rank):
             parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]
 
 
-def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
+def _states_exception(verdict: Verdict, rank: int) -> bool:
     return rank in verdict.places and verdict.places[rank].source is PlaceSource.EXCEPTION
 
 
 def _places(verdict: Verdict) -> list[str]:
-    """Describe the places of the named ranks or, if none is named, of the first waiting rank."""
+    """Describe where the named ranks are or, if none is named, the first waiting rank."""
     if verdict.kind is VerdictKind.SHARED_GROUP:
-        return []  # the cause has both lines
-    if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
-        return []  # the cause says where they are
+        return []  # the cause includes both lines
+    if verdict.mismatch is not None and (
+        describe_divergence(verdict.mismatch) or describe_message_lines(verdict.mismatch)
+    ):
+        return []  # the cause includes the lines
     named = verdict.ranks or verdict.waiting[:1]
-    said = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}
-    located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
-    located = [rank for rank in located if rank not in said or _adds(verdict.places[rank], said[rank])]
+    stated = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}
+    located = [rank for rank in named[:MAX_DESCRIBED] if rank in verdict.places]
+    located = [rank for rank in located if rank not in stated or _adds(verdict.places[rank], stated[rank])]
     alone = len(verdict.ranks) == 1
     clauses = [_place_of(verdict, rank, "it" if alone else f"rank {rank}") for rank in located]
     if verdict.ranks and lone_saver(verdict) is None:
@@ -207,7 +208,7 @@ def _adds(place: RankPlace, call_site: CallSiteName | None) -> bool:
 
 
 def _coverage(verdict: Verdict) -> list[str]:
-    if verdict.reporting == verdict.members or has_own_words(verdict):
+    if verdict.reporting == verdict.members or has_launch_clause(verdict):
         return []
     unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen} - {*verdict.launch.sizes})
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
@@ -220,7 +221,7 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 
 
 # --- length -----------------------------------------------------------------------------------------------------------
-# Keeps the first sentence short: long names are cut in the middle, and clauses that do not fit move to the detail.
+# Keeps the first sentence short: long names are cut in the middle, and other clauses move to the second sentence.
 
 
 MAX_LENGTH: Final = 200

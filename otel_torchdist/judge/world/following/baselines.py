@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.model.operations import EXACT, Operation
+from otel_torchdist.model.rank_state.occupations import CallPace
 from otel_torchdist.tape.reading.batch import Batch
 
 # --- durations --------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _duration_ns(operation: Operation) -> int:
 
 
 NOTABLE_NS: Final = 1_000_000_000
-"""Minimum span in ns of a batch that is searched for gaps. Shorter gaps say nothing about unusual ones."""
+"""Minimum span in ns of a batch that is searched for gaps. Shorter gaps are never unusual."""
 
 FIRST_CALLS: Final = 16
 """Number of calls at the start whose gaps are ignored: the program still loads data and compiles."""

@@ -67,8 +67,8 @@ class ChannelProgress:
         if state.failed == sequence:
             state.failed = 0
         if operation.how not in _UNSEEN:
-            state.seen_out = max(state.seen_out, sequence)
-            state.seen_out_ns = max(state.seen_out_ns, operation.completed_ns or 0)
+            state.end_observed = max(state.end_observed, sequence)
+            state.end_observed_ns = max(state.end_observed_ns, operation.completed_ns or 0)
 
     def failed(self, channel: Channel, operation: Operation, failure: str) -> None:
         """Count an operation that raised an exception of type `failure`."""
@@ -128,8 +128,17 @@ class _Changing:
     """A mutable `Progress`."""
 
     __slots__ = (
-        "aligned", "callers", "completed", "entered", "failed", "failure", "losses", "recent", "seen_out",
-        "seen_out_ns", "threads",
+        "aligned",
+        "callers",
+        "completed",
+        "end_observed",
+        "end_observed_ns",
+        "entered",
+        "failed",
+        "failure",
+        "losses",
+        "recent",
+        "threads",
     )  # fmt: skip
 
     def __init__(self, known: Progress) -> None:
@@ -137,7 +146,7 @@ class _Changing:
         self.aligned, self.losses = known.aligned, known.losses
         self.recent = deque(known.recent, MAX_RECENT)
         self.threads, self.callers = known.threads, known.callers
-        self.seen_out, self.seen_out_ns = known.seen_out, known.seen_out_ns
+        self.end_observed, self.end_observed_ns = known.end_observed, known.end_observed_ns
 
     def frozen(self) -> Progress:
         return Progress(
@@ -149,8 +158,8 @@ class _Changing:
             self.losses,
             tuple(self.recent),
             self.threads,
-            self.seen_out,
-            self.seen_out_ns,
+            self.end_observed,
+            self.end_observed_ns,
             self.callers,
         )
 
@@ -270,14 +279,14 @@ class CallLog:
 
     def _resumes_at(self, sequence: int) -> bool:
         """Return whether a window can be recorded from `sequence` on after a gap (lost records, a refused call)."""
-        place = (sequence - 1) % LENGTH
+        offset = (sequence - 1) % LENGTH
         if not self._next - len(self._arrivals) <= sequence < self._next:
-            place = 0 if place == 0 else -1
-        if place < 0:
+            offset = 0 if offset == 0 else -1
+        if offset < 0:
             self._next = 0
             self._arrivals, self._times = [], []
             return False
-        del self._arrivals[place:], self._times[place:]
+        del self._arrivals[offset:], self._times[offset:]
         return True
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from otel_torchdist.judge.world.places import FrameOwner, owner_of, user_frame
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import ChildWait
-from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.model.rank_state.occupations import ChildWait
+from otel_torchdist.model.rank_state.stacks import Stacks
 from otel_torchdist.node.processes.children import (
     ChildView,
     LockWait,
@@ -42,12 +42,12 @@ _COMMANDS: Final = re.compile(r"/subprocess\.py$")
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A child in a system call.
+class _BlockedCall:
+    """The system call in which a child is blocked.
 
     Attributes:
-        arguments: The call with its arguments, which distinguish it from the next call.
-        since_ns: Monotonic time at which the child was first seen in that call.
+        arguments: The arguments, which distinguish this call from the next one.
+        since_ns: Monotonic time at which the child was first seen in this call.
     """
 
     arguments: str
@@ -67,8 +67,8 @@ class ChildWaits:
         self._pid = identity.pid if shares_pids(identity) else 0
         self._start_ticks = identity.pid_start_ticks
         self._owner = owner
-        self._seen: dict[int, _Seen] = {}
-        self._locks: dict[int, _Seen] = {}
+        self._calls: dict[int, _BlockedCall] = {}
+        self._lock_calls: dict[int, _BlockedCall] = {}
         self._checked_ns = 0
         self._stuck: ChildWait | None = None
 
@@ -77,7 +77,7 @@ class ChildWaits:
         kind = _awaited(stacks)
         if not kind or not self._pid:
             # The next stack that shows a wait is checked immediately, because a report may follow.
-            self._seen, self._stuck, self._checked_ns = {}, None, 0
+            self._calls, self._stuck, self._checked_ns = {}, None, 0
             return None
         if now_ns - self._checked_ns >= PAUSE_NS:
             self._checked_ns = now_ns
@@ -94,7 +94,7 @@ class ChildWaits:
             return replace(locked, holder=_other_users_frame(stacks) if locked.is_forked else None)
         views = [view for view in map(inspect_child, children) if view is not None]
         stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
-        self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
+        self._calls = {view.pid: _BlockedCall(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:
             return self._command(kind, children, now_ns)
         since_ns, nth, view = min(stuck, key=lambda child: child[:2])
@@ -114,7 +114,7 @@ class ChildWaits:
         """Return the children that have been deadlocked on their own locks for `LOCKED_NS`."""
         waits = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
         since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in waits}
-        self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in waits}
+        self._lock_calls = {wait.pid: _BlockedCall(wait.arguments, since[wait.pid]) for wait in waits}
         long = [
             wait
             for wait in waits
@@ -136,14 +136,14 @@ class ChildWaits:
     def _locked_since_ns(self, wait: LockWait, now_ns: int) -> int:
         if wait.since_ns is not None:
             return min(wait.since_ns, now_ns)
-        known = self._locks.get(wait.pid)
+        known = self._lock_calls.get(wait.pid)
         return known.since_ns if known is not None and known.arguments == wait.arguments else now_ns
 
     def _may_see(self, pid: int) -> bool:
         return self._owner == os.geteuid() or belongs_to(pid, self._owner)
 
     def _since_ns(self, view: ChildView, now_ns: int) -> int:
-        known = self._seen.get(view.pid)
+        known = self._calls.get(view.pid)
         if known is not None and known.arguments == view.call.arguments:
             return known.since_ns
         return min(on_processor_ns(view.pid, now_ns) or now_ns, now_ns)

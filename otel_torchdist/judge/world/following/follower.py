@@ -9,24 +9,26 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.judge.world.following.baselines import Baselines, PaceLog
 from otel_torchdist.judge.world.following.channels import ChannelProgress, RankLogs
 from otel_torchdist.judge.world.following.child_waits import ChildWaits
+from otel_torchdist.judge.world.following.starting_ranks import patience_ns
 from otel_torchdist.judge.world.following.values import ValueLog
 from otel_torchdist.judge.world.occupations import SharedGroups, occupations_of, worker_of
-from otel_torchdist.judge.world.part_sizes import part_sizes
+from otel_torchdist.judge.world.part_sizes import part_sizes, wants_one_size
 from otel_torchdist.judge.world.resolved import ResolvedNames
-from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
-from otel_torchdist.model.collectives import SizeRule, operations_where
+from otel_torchdist.model.calls import MAX_ARRIVAL_FRAMES, UNREAD, Arrival, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName, SignatureName
-from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.rank_state.occupations import CallPace
+from otel_torchdist.model.rank_state.stacks import Stacks
+from otel_torchdist.model.recording_level import RecordingLevel
 from otel_torchdist.model.snapshot import RankView
-from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.node.job.bundled import RunningRank
 from otel_torchdist.node.job.requests.stacks_file import StacksFile
 from otel_torchdist.node.machine.reader import RankSymptoms
 from otel_torchdist.node.processes.children import CpuTime
 from otel_torchdist.node.processes.endings import Deaths
-from otel_torchdist.node.processes.stack_signal import AskedBySignal, ask_by_signal
+from otel_torchdist.node.processes.stack_signal import StackSignal, ask_by_signal
 from otel_torchdist.node.processes.state import ProcessState
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import clipped
@@ -41,16 +43,6 @@ _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 CLOSING_NS: Final = 1_000_000_000
 """Maximum time in ns for which a process without its lock counts as alive, until the kernel has closed its other
 files."""
-
-
-_GATHERS: Final = operations_where(lambda row: row.sizes is SizeRule.PER_RANK)
-
-
-def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:
-    """Return whether gloo runs a gather. gloo requires all outputs on a rank to have the size of its input."""
-    if group is None or signature is None or signature.operation not in _GATHERS or signature.device != "cpu":
-        return False
-    return not {"gloo", "cpu:gloo"}.isdisjoint(group.name.backend.split(","))
 
 
 class TapeFollower:
@@ -68,6 +60,7 @@ class TapeFollower:
         deaths: Deaths | None = None,
         is_new: bool = False,
         machine: RankSymptoms | None = None,
+        bundled: RunningRank | None = None,
     ) -> None:
         """Follow a tape, starting with the first batch of its reader.
 
@@ -76,6 +69,8 @@ class TapeFollower:
             deaths: Deaths of processes seen by this agent.
             is_new: Whether no agent has read the tape before.
             machine: Symptoms of this machine.
+            bundled: The rank's process when a bundle with this tape was written; None for a tape in place, and for a
+                rank that had ended by then.
         """
         self.reader = reader
         self._machine = machine
@@ -101,13 +96,14 @@ class TapeFollower:
         self._checkpoints = CheckpointLog(reader.names)
         self._shared_groups = SharedGroups(self._resolved)
         self._process = ProcessState(reader.identity)
+        self._bundled = bundled
         self._pace = PaceLog()
         self._cpu = CpuTime(reader.identity)
         self._children = ChildWaits(reader.identity, reader.owner)
         self._request = 0
         self._stacks_file = StacksFile(reader.path, reader.owner)
         self._stacks: Stacks | None = None
-        self._asked_by_signal: AskedBySignal | None = None
+        self._asked_by_signal: StackSignal | None = None
         self.failure: Exception | None = None
 
     @property
@@ -129,7 +125,6 @@ class TapeFollower:
         self._pace.observe(batch)
         if batch.numerics or batch.steps or batch.lost:
             self._values.observe(batch.entered, batch.numerics, batch.steps, batch.lost > 0)
-
         if batch.activities_entered or batch.activities_ended:
             self._checkpoints.observe(batch.activities_entered, batch.activities_ended)
 
@@ -152,11 +147,11 @@ class TapeFollower:
         caller = self._resolved.caller(operation)
         arrival = Arrival(
             operation.sequence,
-            self._called(operation),
+            self._signature_of(operation),
             operation.peer,
             caller=caller,
-            frames=self._led_to(operation),
-            wants_one_size=_wants_one_size(group, self.reader.names.signature(operation.signature)),
+            frames=self._frames_of(operation),
+            wants_one_size=wants_one_size(group, self.reader.names.signature(operation.signature)),
             label=(self.reader.names.label(operation.label, operation.piece) or "") if operation.label else "",
         )
         aligned = group is not None and group.name.aligned
@@ -166,7 +161,7 @@ class TapeFollower:
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             self._logs.entered(channel, arrival, operation)
 
-    def _called(self, operation: Operation) -> SignatureName | None:
+    def _signature_of(self, operation: Operation) -> SignatureName | None:
         """Return the signature of a call. Its reduce op is `UNREAD` if capture did not read it for this call."""
         signature = self.reader.names.signature(operation.signature)
         if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
@@ -176,11 +171,12 @@ class TapeFollower:
             known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
         return known
 
-    def _led_to(self, operation: Operation) -> tuple[CallSiteName, ...]:
+    def _frames_of(self, operation: Operation) -> tuple[CallSiteName, ...]:
         """Return the user frames that led to a call, innermost first."""
         known = self._frames.get(operation.call_site)
         if known is None:
-            known = self._frames[operation.call_site] = self.reader.names.callers(operation.call_site)[:MAX_CALLERS]
+            callers = self.reader.names.callers(operation.call_site)
+            known = self._frames[operation.call_site] = callers[:MAX_ARRIVAL_FRAMES]
         return known
 
     def _ended(self, operation: Operation) -> None:
@@ -218,7 +214,10 @@ class TapeFollower:
             data_wait_ns = clipped(self.reader.words[FigureWord.DATA_WAIT_NS])
         except TapeError:
             return None
-        stopped = self._process.check(now_ns, status.heartbeat_ns)
+        if status.recording_level >= RecordingLevel.NO_VALUES:
+            self._values.stop_checking()
+        bundled = self._bundled
+        stopped = self._process.check(now_ns, status.heartbeat_ns) if bundled is None else bundled.not_running
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
@@ -253,19 +252,19 @@ class TapeFollower:
             rescue=status.rescue,
             asked_signal=status.asked_signal,
             asked_ns=status.asked_ns,
-            checkpoints=self._checkpoints.shown(self.reader.open_activities()),
+            checkpoints=self._checkpoints.snapshot(self.reader.open_activities()),
             occupations=occupations_of(self.reader, status),
             shared_groups=self._shared_groups.shown,
-            child=self._children.check(stacks, now_ns) if alive else None,
+            child=bundled.child if bundled else self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
-            ran_ns=self._process.ran_ns,
+            ran_ns=self._process.ran_ns if bundled is None else bundled.ran_ns,
             expects_until_ns=status.expects_until_ns,
             windows=self._logs.all_windows if is_over or self.is_last_check else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._resolved.groups,
             world=identity.world,
             world_size=identity.world_size,
-            places=self._resolved.places,
+            world_ranks=self._resolved.world_ranks,
             seen_alive_ns=self._seen_alive_ns,
             is_new=self._is_new,
             death=death,
@@ -273,6 +272,7 @@ class TapeFollower:
             worker=worker_of(self.reader, status),
             pace=self._current_pace(now_ns, is_over),
             data_wait_ns=data_wait_ns,
+            switched_off_ns=status.switched_off_ns,
         )
 
     def _current_pace(self, now_ns: int, is_over: bool) -> CallPace:
@@ -298,7 +298,7 @@ class TapeFollower:
 
     def _is_alive(self, now_ns: int) -> bool:
         """Return whether the lock is held or, shortly after its release, the process has not ended yet."""
-        if self.reader.is_alive():
+        if self._bundled is not None or self.reader.is_alive():
             self._unlocked_ns = None
             return True
         self._unlocked_ns = self._unlocked_ns or now_ns
@@ -348,4 +348,6 @@ class TapeFollower:
         if known is not None and known.record is operation:
             return known
         baselines = self._baselines
-        return self._resolved.operation(operation, baselines.tolerance_ns(operation), baselines.longest_ns(operation))
+        starting_ns = patience_ns(operation, self.reader.identity, self.reader.owner) if self._bundled is None else 0
+        tolerance_ns = max(baselines.tolerance_ns(operation), starting_ns)
+        return self._resolved.operation(operation, tolerance_ns, baselines.longest_ns(operation))

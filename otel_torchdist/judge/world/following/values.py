@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_torchdist.judge.world.resolved import ResolvedNames
@@ -13,7 +14,7 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.numerics import Numerics, NumericsFlag
 from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.model.rank_values import (
+from otel_torchdist.model.rank_state.values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,
@@ -107,6 +108,12 @@ class ValueLog:
                 self._unknown_until,
             )
 
+    def stop_checking(self) -> None:
+        """Take no further operation without an entry for finite: the rank records less than everything."""
+        if self._are_all_checked:
+            self._are_all_checked = False
+            self.shown = replace(self.shown, are_all_checked=False)
+
     def _process_result(self, numerics: Numerics) -> bool:
         """Process results for an operation or for parameters. Return whether `shown` changes."""
         awaited = self._awaited.get(numerics.number)
@@ -121,8 +128,8 @@ class ValueLog:
         if compared is not None and numerics.output_checksum is not None:
             self._awaited.pop(numerics.number, None)
             operation_id, name, step, label = compared
-            which = self._compared(numerics)
-            self._outputs.append(OutputChecksum(operation_id, name, step, numerics.output_checksum, which, label))
+            parameters = self._compared(numerics)
+            self._outputs.append(OutputChecksum(operation_id, name, step, numerics.output_checksum, parameters, label))
             has_changed = True
         return has_changed
 
@@ -135,8 +142,12 @@ class ValueLog:
         return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step, ""
 
     def _compared(self, numerics: Numerics) -> ComparedParameters | None:
-        of = numerics.parameters
-        return None if of is None else ComparedParameters(of.count, of.sums, self._resolved.parameters(of.names))
+        compared = numerics.parameters
+        return (
+            None
+            if compared is None
+            else ComparedParameters(compared.count, compared.sums, self._resolved.parameters(compared.names))
+        )
 
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
         view = self._resolved.operation(operation)

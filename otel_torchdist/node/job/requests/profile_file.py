@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.system.files.others import read_regular, reason
 from otel_torchdist.system.files.owned import replace_at_once
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site

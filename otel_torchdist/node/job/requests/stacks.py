@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.text import readable
 from otel_torchdist.system.files.others import read_part
 from otel_torchdist.system.files.owned import replace_at_once
 from otel_torchdist.tape.names.writer import site_document
@@ -83,13 +83,13 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
     `faulthandler` writes only the bare names of functions, and `???` for a line or a file that it does not find.
     """
     frames: list[CallSiteName] = []
-    begun = False
+    has_begun = False
     for line in text.splitlines():
         if re.match(_TITLE, line):
-            if begun:
+            if has_begun:
                 break
-            begun = True
-        elif begun and (match := re.match(_FRAME, line)):
+            has_begun = True
+        elif has_begun and (match := re.match(_FRAME, line)):
             number = int(match[2]) if match[2].isdecimal() else 0
             frames.append(CallSiteName(readable(_unescape(match[3])), readable(_unescape(match[1])), number))
     return tuple(frames)

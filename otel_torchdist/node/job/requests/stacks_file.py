@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from otel_torchdist.model.naming import readable
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.requests.stacks import stacks_path
 from otel_torchdist.system.files.others import is_gone, read_regular, reason
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
@@ -35,14 +35,14 @@ class StacksFile:
         self._path = stacks_path(tape)
         self._owner = owner
         self._has_warned = False
-        self._useless: tuple[int, int, int, int] | None = None
+        self._rejected_version: tuple[int, int, int, int] | None = None
 
     def read(self, request: int) -> list[ThreadStack] | None:
         """Return the stacks that answer `request` or a later one; None if there are none or they are unreadable."""
         try:
             info = os.stat(self._path, follow_symlinks=False)
             version = info.st_ino, info.st_size, info.st_mtime_ns, request
-            if version == self._useless:
+            if version == self._rejected_version:
                 return None
             content = read_regular(self._path, MAX_BYTES, self._owner)
         except OSError as error:
@@ -51,7 +51,7 @@ class StacksFile:
                 _logger.warning("%s cannot be read: %s", self._path, reason(error))
             return None
         stacks = _decoded(content, request)
-        self._useless = version if stacks is None else None
+        self._rejected_version = version if stacks is None else None
         return stacks
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import BY_CGROUP, BY_NODE, STOPPED_STATES, Death, RankLife
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.rank_state.lives import BY_CGROUP, BY_NODE, STOPPED_STATES, Death, RankLife
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.job.runs.membership import has_outlived_parent, is_peer
 from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.files.owned import replace_at_once
@@ -75,11 +75,12 @@ def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bo
     """
     if not is_helper(tape, tapes):
         return False
-    running = [other.identity for other in tapes if _runs(other)]
+    running = [other.identity for other in tapes if is_running(other)]
     return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
 
 
-def _runs(tape: TapeReader) -> bool:
+def is_running(tape: TapeReader) -> bool:
+    """Return whether the writer of a tape is running; False if the tape is damaged."""
     try:
         return life_of(tape) is RankLife.RUNNING
     except TapeError:
@@ -91,7 +92,7 @@ def waits(tape: TapeReader) -> bool:
     return any(operation.waiting_since_ns is not None for operation in tape.open_operations())
 
 
-def has_left(tape: TapeReader, death: Death | None) -> bool:
+def exited_silently(tape: TapeReader, death: Death | None) -> bool:
     """Return whether a process exited with code 0 without recording that on its tape, while it waited for nothing.
 
     Args:
@@ -109,7 +110,7 @@ MAX_FILE_BYTES: Final = 4096
 MAX_ERROR: Final = 200
 """Maximum characters of an exception."""
 _MAX_INT: Final = 1 << 63
-_OOM: Final = ("", BY_CGROUP, BY_NODE)
+_OOM_VALUES: Final = ("", BY_CGROUP, BY_NODE)
 
 
 def death_path(tape: Path) -> Path:
@@ -162,8 +163,8 @@ def _death_from(document: Any, nonce: str) -> Death | None:
     status = checked.get("status")
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
-    is_known = checked.get("oom", "") in _OOM and checked.get("stopped", "") in ("", *STOPPED_STATES)
-    is_known &= all(isinstance(checked.get(name, False), bool) for name in ("with_others", "outlives_request"))
+    is_known = checked.get("oom", "") in _OOM_VALUES and checked.get("stopped", "") in ("", *STOPPED_STATES)
+    is_known &= all(isinstance(checked.get(name, False), bool) for name in ("with_others", "survives_sigterm"))
     texts = {name: checked.get(name, "") for name in ("error", "launcher")}
     if not is_known or not all(isinstance(text, str) for text in texts.values()):
         return None

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from otel_torchdist.model.lives import Lifetime
+from otel_torchdist.model.rank_state.lives import Lifetime
 from otel_torchdist.tape.identity import TapeIdentity
 
 T = TypeVar("T", bound=Hashable)
@@ -42,16 +42,16 @@ class RunMember(NamedTuple):
     life: Lifetime
 
     @property
-    def key(self) -> RunMembership:
+    def key(self) -> RunKey:
         """The run of this member; members of one directory without a run id share a key."""
-        return RunMembership(self.owner, None if self.run else self.directory, self.run)
+        return RunKey(self.owner, None if self.run else self.directory, self.run)
 
     def may_share_run_with(self, other: RunMember) -> bool:
         """Return whether both may be ranks of one run: owner, directory, world size and kind are equal."""
         return self[:4] == other[:4]
 
 
-class RunMembership(NamedTuple):
+class RunKey(NamedTuple):
     """The key of a run.
 
     Attributes:
@@ -65,7 +65,7 @@ class RunMembership(NamedTuple):
     run: int
 
 
-def sort_into_runs(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[int, T]]:
+def sort_into_runs(tapes: Mapping[T, RunMember]) -> dict[RunKey, dict[int, T]]:
     """Return for each run one tape per rank, without the leftovers of earlier attempts."""
     return {key: _by_rank(members) for key, members in _by_run(tapes).items()}
 
@@ -73,7 +73,7 @@ def sort_into_runs(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[int
 def of_living_runs(tapes: Mapping[T, RunMember]) -> list[T]:
     """Return the tapes of runs with a live rank, and of live ranks without a run id; all tapes if no rank is alive.
 
-    The others may be leftovers of an earlier job or attempt in the same directory.
+    The tapes left out may be leftovers of an earlier job or attempt in the same directory.
     """
     living: set[T] = set()
     for key, members in _by_run(tapes).items():
@@ -82,22 +82,22 @@ def of_living_runs(tapes: Mapping[T, RunMember]) -> list[T]:
     return [tape for tape in tapes if tape in living or not living]
 
 
-def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[T, RunMember]]:
-    named: dict[RunMembership, dict[T, RunMember]] = {}
+def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunKey, dict[T, RunMember]]:
+    named: dict[RunKey, dict[T, RunMember]] = {}
     without_id: list[tuple[T, RunMember]] = []
     for tape, member in tapes.items():
         if member.run:
             named.setdefault(member.key, {})[tape] = member
         else:
             without_id.append((tape, member))
-    unnamed: dict[RunMembership, dict[T, RunMember]] = {}
+    unnamed: dict[RunKey, dict[T, RunMember]] = {}
     for tape, stray in sorted(without_id, key=lambda item: item[1].life.began_ns):
         key = _possible_run_of(stray, named)
         (named[key] if key is not None else unnamed.setdefault(stray.key, {}))[tape] = stray
     return named | unnamed
 
 
-def _possible_run_of(stray: RunMember, runs: Mapping[RunMembership, Mapping[T, RunMember]]) -> RunMembership | None:
+def _possible_run_of(stray: RunMember, runs: Mapping[RunKey, Mapping[T, RunMember]]) -> RunKey | None:
     """Return the run of a rank without a run id, if exactly one run is possible; else None."""
     possible = [key for key, members in runs.items() if _lacks(members.values(), stray)]
     return possible[0] if len(possible) == 1 else None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
+from otel_torchdist.formats import OtherFormatError
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.model.lives import Lifetime, RankLife
-from otel_torchdist.model.naming import run_label
+from otel_torchdist.model.rank_state.lives import Lifetime, RankLife
+from otel_torchdist.node.job.bundled import BundledCopy, read_copy
 from otel_torchdist.node.job.directory import (
     base_directory,
     is_taken,
@@ -23,7 +25,13 @@ from otel_torchdist.node.job.directory import (
     tapes_in,
     usual_base,
 )
-from otel_torchdist.node.job.runs.lives import has_ended_with_parent, has_left, life_after_exit, life_of, read_death
+from otel_torchdist.node.job.runs.lives import (
+    exited_silently,
+    has_ended_with_parent,
+    life_after_exit,
+    life_of,
+    read_death,
+)
 from otel_torchdist.node.job.runs.membership import RunMember, RunParentage, helped_runs, sort_into_runs
 from otel_torchdist.node.job.worlds import worlds_beside
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -40,6 +48,7 @@ class Run:
         helps: The run whose ranks started the processes of this run, such as checkpoint processes; None if this run is
             independent.
         twins: Pids by rank, for ranks of a run without an id that several live processes claim to be.
+        copy: The origin of the job directory if it is the content of a bundle; None for a live one.
     """
 
     directory: Path
@@ -47,6 +56,12 @@ class Run:
     tapes: tuple[TapeReader, ...]
     helps: Run | None = None
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    copy: BundledCopy | None = None
+
+    @property
+    def place(self) -> str:
+        """Path of its job directory, or of the bundle that a command has unpacked."""
+        return (self.copy.place if self.copy is not None else "") or str(self.directory)
 
     @property
     def label(self) -> str:
@@ -81,7 +96,7 @@ class Run:
             TapeError: A tape has been damaged since it was opened.
         """
         lives = {self._life_of(tape) for tape in self.tapes}
-        return min(lives, key=_weight)
+        return min(lives, key=_precedence)
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
         """Return whether a tape belongs to a helper, and the rank that started it has ended too."""
@@ -99,11 +114,11 @@ class Run:
             case RankLife.FINISHED:
                 return life_after_exit(read_death(tape.path, tape.owner))
             case RankLife.DEAD as life:
-                has_ended = has_left(tape, read_death(tape.path, tape.owner)) or self.has_ended_with_parent(tape)
+                has_ended = exited_silently(tape, read_death(tape.path, tape.owner)) or self.has_ended_with_parent(tape)
                 return RankLife.FINISHED if has_ended and not _waited(tape) else life
 
 
-def _weight(life: RankLife) -> int:
+def _precedence(life: RankLife) -> int:
     """Return the precedence of a rank's state in the state of its run; the lowest value wins."""
     match life:
         case RankLife.RUNNING:
@@ -123,17 +138,19 @@ class RunIndex:
     Attributes:
         runs: Newest first, each followed by the runs of its helpers.
         unreadable: A message for each unreadable tape, with path and reason.
+        refused: A message for each job directory or bundle that another version has written in another format.
     """
 
     runs: tuple[Run, ...]
     unreadable: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
     def helpers_of(self, run: Run) -> list[Run]:
         """Return the runs of a run's helpers."""
         return [other for other in self.runs if other.helps is run]
 
     def runs_sharing_world(self, run: Run) -> list[Run]:
-        """Return the other runs that share a world made by hand with this run."""
+        """Return the other runs that share a standalone process group with this run."""
         worlds = worlds_beside(tape.path for tape in run.tapes)
         others = [other for other in self.runs if {*other.tapes}.isdisjoint(run.tapes)] if worlds else []
         return [other for other in others if worlds & worlds_beside(tape.path for tape in other.tapes)]
@@ -164,7 +181,7 @@ def _helpers_last(runs: Sequence[Run]) -> list[Run]:
 def _waited(tape: TapeReader) -> bool:
     """Return whether a rank that is gone waited for an operation; opens a separate reader."""
     with contextlib.closing(TapeReader(tape.path)) as reader:
-        deque(reader.rest(), maxlen=0)
+        deque(reader.poll_to_end(), maxlen=0)
         return any(operation.waiting_since_ns is not None for operation in reader.open_operations())
 
 
@@ -188,16 +205,29 @@ def index_of(directories: Iterable[Path]) -> RunIndex:
     """Open all tapes of these job directories, and return their runs."""
     runs: list[Run] = []
     unreadable: list[str] = []
+    refused: list[str] = []
     for directory in directories:
-        runs += _runs_in(directory, unreadable)
-    return RunIndex(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
+        runs += _runs_in(directory, unreadable, refused)
+    newest_first = sorted(runs, key=lambda run: run.begun_ns, reverse=True)
+    return RunIndex(tuple(_helpers_last(newest_first)), (*refused, *unreadable), tuple(refused))
 
 
-def other_parts(run: Run) -> list[Run]:
-    """Return the runs on this node that may be parts of the same launch, in other job directories."""
+def may_read_any(_directory: Path) -> bool:
+    """Allow every job directory."""
+    return True
+
+
+def other_parts(run: Run, may_read: Callable[[Path], bool] = may_read_any) -> list[Run]:
+    """Return the runs on this node that may be parts of the same launch, in other job directories.
+
+    Args:
+        run: A run.
+        may_read: Whether a job directory may be read.
+    """
     if run.run_id or len(run.tapes) >= run.world_size:
         return []
-    index = index_of(path for path in job_directories(run.directory.parent) if path != run.directory)
+    beside = (path for path in job_directories(run.directory.parent) if path != run.directory)
+    index = index_of(path for path in beside if may_read(path))
     parts = [other for other in index.runs if other.may_complete(run)]
     for tape in (tape for other in index.runs if other not in parts for tape in other.tapes):
         tape.close()
@@ -246,12 +276,22 @@ def member_of(tape: TapeReader) -> RunMember:
     return RunMember(tape.owner, directory, identity.world_size, is_helper, identity.rank, status.run_id, life)
 
 
-def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
+def _runs_in(directory: Path, unreadable: list[str], refused: list[str]) -> Iterator[Run]:
     """Open the tapes of a job directory, sort them into runs, and close those that no run needs."""
     members: dict[TapeReader, RunMember] = {}
-    for path in tapes_in(directory):
+    refusals: defaultdict[str, list[Path]] = defaultdict(list)
+    paths = tapes_in(directory)
+    try:
+        copy = read_copy(directory) if paths else None
+    except OtherFormatError as error:
+        refused.append(str(error))
+        return
+    for path in paths:
         try:
             tape = TapeReader(path)
+        except OtherFormatError as error:
+            refusals[error.refusal].append(path)
+            continue
         except TapeError as error:
             unreadable.append(str(error))
             continue
@@ -260,6 +300,8 @@ def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
         except TapeError as error:
             tape.close()
             unreadable.append(str(error))
+    for refusal, tapes in refusals.items():
+        refused.append(f"{directory}: {len(tapes)} tapes in {refusal}" if len(tapes) > 1 else f"{tapes[0]}: {refusal}")
     runs = sort_into_runs(members)
     kept = {tape for ranks in runs.values() for tape in ranks.values()}
     claims: dict[int, set[int]] = {}
@@ -271,4 +313,4 @@ def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
         tape.close()
     for key, ranks in runs.items():
         tapes = tuple(ranks[rank] for rank in sorted(ranks))
-        yield Run(directory, key.run, tapes, twins={} if key.run else twins)
+        yield Run(directory, key.run, tapes, twins={} if key.run else twins, copy=copy)

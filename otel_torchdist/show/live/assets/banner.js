@@ -2,19 +2,19 @@
 
 const STATE_WORDS = { running: "is running", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
   unreachable: "is unreachable", starting: "is starting", calling: "waits for a remote call", serving: "serves a remote call",
-  finished: "has finished", failed: "has failed", dead: "is dead" };
+  finished: "has finished", failed: "has failed", dead: "is dead", followed: "has ended after it", "switched off": "is not recorded any more" };
 const STATES_WORDS = { ...STATE_WORDS, running: "are running", waiting: "wait", stalled: "are stalled", absent: "are absent",
-  stopped: "are stopped", unreachable: "are unreachable", starting: "are starting", calling: "wait for remote calls", serving: "serve remote calls", finished: "have finished", failed: "have failed", dead: "are dead" };
+  stopped: "are stopped", unreachable: "are unreachable", starting: "are starting", calling: "wait for remote calls", serving: "serve remote calls", finished: "have finished", failed: "have failed", dead: "are dead", followed: "have ended after it", "switched off": "are not recorded any more" };
 
-/** Format an age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
+const LONG_UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
+
+/** Format an age in seconds as commands do: `4.3 s`, `3 min 5 s`, `2 h 7 min`, `2 d 4 h`. */
 function age(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
-  const whole = Math.floor(seconds);
-  const two = (number) => String(number).padStart(2, "0");
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  if (whole < 86400 * 2) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole / 60) % 60)} min`;
-  return `${Math.floor(whole / 86400)} days`;
+  const whole = Math.round(seconds);
+  const [size, unit, part, partUnit] = LONG_UNITS.find(([size]) => whole >= size);
+  return `${Math.floor(whole / size)} ${unit} ${Math.floor((whole % size) / part)} ${partUnit}`;
 }
 
 /** Format ranks: `ranks 0-1,3` or `rank 2`. */
@@ -35,41 +35,55 @@ function rewrite(element, key, build) {
   element.replaceChildren(...[build()].flat());
 }
 
+/** The first section of the page: whether the run is stalled, by which ranks, and their stacks. */
 class Banner {
   constructor() {
     this.title = make("h2", { id: "verdict" });
-    this.sentence = make("p", { class: "sentence" });
+    this.text = make("div");
     this.facts = make("div");
     this.stacks = make("div");
     this.spoken = make("p", { class: "visually-hidden", role: "status" });
     this.element = make("section", { class: "card banner calm", "aria-labelledby": "verdict" },
-      this.title, this.sentence, this.facts, this.stacks, this.spoken);
+      this.title, this.text, this.facts, this.stacks, this.spoken);
   }
 
   show(live) {
     const run = live.run;
     const stall = run?.stall;
-    const [tone, title, sentence] = stall ? stallWords(stall) : run ? calmWords(run, live) : emptyWords(live);
+    const [tone, title, sentence] = stall ? stallWords(stall, run) : run ? calmWords(run, live) : emptyWords(live);
     this.element.className = `card banner ${tone}`;
     write(this.title, title);
-    write(this.sentence, sentence);
-    write(this.spoken, stall ? `Stalled: ${stall.kind} ${stall.ranks}` : "");
+    rewrite(this.text, sentence, () => verdictText(sentence));
+    write(this.spoken, stall ? `${hasEnded(run) ? "Ended" : "Stalled"}: ${stall.kind} ${stall.ranks}` : "");
     document.title = run ? `${stall ? `${stall.kind} ${stall.ranks} · ` : ""}${run.item.run || run.item.directory} · otel_torchdist` : "otel_torchdist";
     const fixed = stall && { ...stall, age_s: 0, text: "", stacks: [] };
     rewrite(this.facts, fixed ?? null, () => (stall ? stallFacts(stall, run) : []));
     const stacks = stall?.stacks ?? [];
     rewrite(this.stacks, stacks.map((one) => ({ ...one, age_s: 0 })), () => stacks.map(stackPart));
     for (const [place, one] of stacks.entries()) {
+      showInnermost(this.stacks.children[place].querySelector("pre"));
       const note = this.stacks.children[place].querySelector(".taken");
       if (note) write(note, `taken ${age(one.age_s)} ago`);
     }
   }
 }
 
-function stallWords(stall) {
+/** Scroll a new stack to its end: the innermost frame says what the rank does. */
+function showInnermost(stack) {
+  if (!stack || stack.dataset.scrolled) return;
+  stack.dataset.scrolled = "yes";
+  stack.scrollTop = stack.scrollHeight;
+}
+
+function hasEnded(run) {
+  return run.item.state === "ended";
+}
+
+/** Describe the ongoing stall, or the stall in which the job has ended. */
+function stallWords(stall, run) {
   const since = stall.age_s === null ? "" : ` for ${age(stall.age_s)}`;
   const who = stall.ranks ? `${ranksNamed(stall.ranks)}: ${stall.kind}` : stall.kind;
-  return ["bad", `Stalled${since} (${who})`, stall.text];
+  return ["bad", hasEnded(run) ? `The job has ended (${who})` : `Stalled${since} (${who})`, stall.text];
 }
 
 /** The list of findings other than stalls. */
@@ -81,7 +95,7 @@ class Findings {
 
   show(run) {
     this.element.hidden = run.findings.length === 0;
-    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one), ", ", pageOf(one, "what to do")))));
+    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, withCode(capital(one.text)), " ", make("span", { class: "small muted" }, "trace ", traceOf(one), ", ", pageOf(one, "what to do")))));
   }
 }
 
@@ -104,7 +118,7 @@ function stallFacts(stall, run) {
 }
 
 const SOURCES = { "stack": "its own thread", "signal": "a signal, while the GIL was held", "open operation": "the operation that it is in",
-  "last operation": "its last operation; it has moved on since" };
+  "last operation": "its last operation, which has ended" };
 
 function stackPart(one) {
   const head = make("h3", {}, `rank ${one.rank} `, make("span", { class: "muted small" }, "on ", named(one.host)));
@@ -118,7 +132,8 @@ function calmWords(run, live) {
   for (const crowd of run.crowds) states.set(crowd.state, (states.get(crowd.state) ?? 0) + crowd.count);
   const parts = [...states].map(([state, number]) => `${count(number)} ${number === 1 ? STATE_WORDS[state] : STATES_WORDS[state]}`);
   const sentence = `Of ${counted(run.item.world_size, "rank")}, ${parts.join(", ")}.`;
-  if (run.item.state === "ended") return [states.has("dead") || states.has("failed") ? "warn" : "calm", "The job has ended", sentence];
+  if (states.has("switched off")) return ["warn", "Recording is switched off", `${sentence} The job may go on; no verdict is given on it.`];
+  if (hasEnded(run)) return [states.has("dead") || states.has("failed") ? "warn" : "calm", "The job has ended", sentence];
   if (states.has("dead") || states.has("failed")) return ["warn", "Ranks are gone", sentence];
   if (states.has("stalled")) return ["warn", "Waiting for a verdict", sentence];
   return ["good", "No stall", `${sentence} A wait of more than ${age(live.threshold_s)} is a stall.`];

@@ -1,11 +1,12 @@
 // Polls the document about once a second while the page is visible, and draws it. Only the last document is kept.
 
-const EVERY_MS = 1000;
-const SOON_MS = 300;
-const PATIENCE_MS = 10000;
-const SLOWEST_MS = 10000;
-const LANES = 16;
+const EVERY_MS = 1000; // between two polls
+const SOON_MS = 300; // between two polls before the first snapshot
+const PATIENCE_MS = 10000; // until a poll counts as failed
+const SLOWEST_MS = 10000; // longest time between two polls after failures
+const LANES = 16; // ranks in the timeline
 
+/** The page: its sections, the choices of the visitor, and the loop that polls the agent. */
 class LivePage {
   constructor() {
     this.live = null;
@@ -53,11 +54,11 @@ class LivePage {
     this.writeAddress();
   }
 
-  /** Show the operations of a rank and its neighbours. */
+  /** Show the operations of a rank and its neighbors. */
   chooseRank(rank) {
-    const known = this.live.run.ranks.map((row) => row.rank);
-    const place = Math.max(0, Math.min(known.indexOf(rank) - LANES / 2, known.length - LANES));
-    this.chosen.ranks = span(known.slice(place, place + LANES));
+    const ranks = this.live.run.ranks.map((row) => row.rank);
+    const first = Math.max(0, Math.min(ranks.indexOf(rank) - LANES / 2, ranks.length - LANES));
+    this.chosen.ranks = span(ranks.slice(first, first + LANES));
     this.each.find(rank);
     this.writeAddress();
   }
@@ -117,6 +118,7 @@ class LivePage {
   arrange(isFew) {
     if (this.isFew === isFew) return;
     this.isFew = isFew;
+    write(this.each.title, isFew ? "Ranks" : "Each rank");
     if (isFew) this.minute.element.before(this.each.element);
     else this.costs.element.after(this.each.element);
   }

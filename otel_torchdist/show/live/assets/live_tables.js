@@ -6,12 +6,12 @@ class LiveTable {
     this.columns = columns;
     this.rows = new Map();
     this.body = make("tbody");
-    const heads = columns.map((column) => make("th", { scope: "col", class: column.kind === "number" && "number", title: column.title ?? false }, column.name));
-    this.table = make("table", { class: "live" }, make("caption", { class: "visually-hidden" }, caption), make("thead", {}, make("tr", {}, heads)), this.body);
+    this.heads = columns.map((column) => make("th", { scope: "col", class: column.kind === "number" && "number", title: column.title ?? false, hidden: true }, column.name));
+    this.table = make("table", { class: "live" }, make("caption", { class: "visually-hidden" }, caption), make("thead", {}, make("tr", {}, this.heads)), this.body);
     this.element = make("div", { class: "scroll" }, this.table);
   }
 
-  /** Show rows, given as `[key, row]`. */
+  /** Show rows, given as `[key, row]`. A column appears with its first text, and stays: a table that jumps is hard to read. */
   show(list) {
     const keys = new Set(list.map(([key]) => key));
     for (const [key, row] of this.rows) {
@@ -19,16 +19,24 @@ class LiveTable {
       row.remove();
       this.rows.delete(key);
     }
-    list.forEach(([key, data, marked], place) => {
+    list.forEach(([key, data, marked], index) => {
       const row = this.rows.get(key) ?? this.made(key);
       row.classList.toggle("marked", Boolean(marked));
-      if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] ?? null);
-      this.columns.forEach((column, at) => fill(row.cells[at], column.of(data)));
+      if (this.body.children[index] !== row) this.body.insertBefore(row, this.body.children[index] ?? null);
+      this.columns.forEach((column, at) => {
+        fill(row.cells[at], column.of(data));
+        if (this.heads[at].hidden && row.cells[at].textContent) this.reveal(at);
+      });
     });
   }
 
+  reveal(at) {
+    this.heads[at].hidden = false;
+    for (const row of this.rows.values()) row.cells[at].hidden = false;
+  }
+
   made(key) {
-    const row = make("tr", {}, this.columns.map((column) => make("td", { class: column.kind ?? false })));
+    const row = make("tr", {}, this.columns.map((column, at) => make("td", { class: column.kind ?? false, hidden: this.heads[at].hidden })));
     this.rows.set(key, row);
     return row;
   }
@@ -52,26 +60,26 @@ function textOf(text) {
 function shareOf(share) {
   if (share === null || share === undefined) return "";
   const rounded = Math.round(share * 100);
-  return [rounded, () => meter([{ share, tone: "--series-0" }], `${rounded} %`)];
+  return [rounded, () => meter([{ share, tone: "--series-0" }], `${rounded}%`)];
 }
 
 const CROWD_COLUMNS = [
   { name: "ranks", of: (crowd) => crowd.ranks },
-  { name: "", kind: "number", of: (crowd) => count(crowd.count) },
+  { name: "count", kind: "number", of: (crowd) => count(crowd.count) },
   { name: "state", of: stateOf },
+  { name: "age", kind: "number", of: (crowd) => age(crowd.age_s) },
   { name: "operation", of: (crowd) => textOf(crowd.operation) },
   { name: "group", of: (crowd) => textOf(crowd.group) },
-  { name: "for", kind: "number", of: (crowd) => age(crowd.age_s) },
   { name: "step", kind: "number", of: (crowd) => (crowd.steps[0] === crowd.steps[1] ? count(crowd.steps[0]) : `${count(crowd.steps[0])} to ${count(crowd.steps[1])}`) },
 ];
 
 const RANK_COLUMNS = [
   { name: "rank", kind: "number", of: (row) => String(row.rank) },
   { name: "state", of: stateOf },
+  { name: "age", kind: "number", title: "time in the operation, or missing in it", of: (row) => age(row.age_s) },
   { name: "operation", of: (row) => textOf(row.operation) },
   { name: "group", of: (row) => textOf(row.group) },
-  { name: "for", kind: "number", of: (row) => age(row.age_s) },
-  { name: "line", kind: "line", of: (row) => textOf(row.line) },
+  { name: "where", kind: "line", of: (row) => textOf(row.line) },
   { name: "step", kind: "number", of: (row) => count(row.step) },
   { name: "steps/s", kind: "number", of: (row) => (row.steps_per_s === null ? "" : row.steps_per_s.toFixed(1)) },
   { name: "communicating", kind: "gauge", title: "share of the last 10 s with an operation in flight", of: (row) => shareOf(row.communicating) },
@@ -94,6 +102,6 @@ const GROUP_COLUMNS = [
 const LATE_COLUMNS = [
   { name: "group", of: (one) => textOf(one.group) },
   { name: "rank", kind: "number", of: (one) => String(one.rank) },
-  { name: "came last in", kind: "number", of: (one) => `${count(one.calls)} of ${counted(one.of, "call")}` },
-  { name: "others waited for it", kind: "number", of: (one) => age(one.late_s) },
+  { name: "last to arrive", kind: "number", of: (one) => `${count(one.calls)} of ${counted(one.of, "call")}` },
+  { name: "the others waited", kind: "number", of: (one) => age(one.late_s) },
 ];

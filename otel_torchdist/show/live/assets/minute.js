@@ -2,37 +2,29 @@
 
 const SECOND_NS = 1e9;
 const MINUTE_S = 60;
-const UNIT_NS = 1e4;
+const UNIT_NS = 1e4; // unit of times in the document: 10 µs
 const ROWS_OF_A_RANK = 4;
-const STRIP_LABEL = 74;
-const SERIES = 8;
-const MAX_NAMES = 64;
-const seriesOfNames = new Map();
+const STRIP_LABEL = 74; // width of the label of a strip, in CSS pixels
 
-/** Return the colour of an operation. It does not change while the page is open. */
-function seriesOf(name) {
-  if (!seriesOfNames.has(name)) {
-    if (seriesOfNames.size >= MAX_NAMES) seriesOfNames.clear();
-    seriesOfNames.set(name, `--series-${seriesOfNames.size % SERIES}`);
-  }
-  return seriesOfNames.get(name);
-}
-
+/** The section with the last minute: a timeline of some ranks, and the strips of all ranks. */
 class Minute {
   /** `choose` is called with the rank that the user clicks. */
   constructor(choose) {
     this.timeline = new Timeline({ from: -MINUTE_S * SECOND_NS, until: 0, lanes: [], describe: described }, "Operations of the last minute");
     this.strips = new Strips(choose);
     this.note = make("p", { class: "small muted" });
+    this.legend = make("div");
     this.element = make("section", { class: "card", "aria-labelledby": "minute" }, make("h2", { id: "minute" }, "Last minute"),
-      this.note, this.timeline.element, this.strips.element);
+      this.note, this.legend, this.timeline.element, this.strips.element);
   }
 
   show(run, at) {
     const { lanes, strips } = run.timeline;
     const isWhole = lanes.length === strips.length;
-    const blamed = new Set(run.ranks.filter((row) => row.named).map((row) => row.rank));
-    this.showLanes(lanes.flatMap((lane) => rowsOf(lane, run.timeline.names, blamed.has(lane.rank))), at);
+    const blamed = new Map(run.ranks.filter((row) => row.named).map((row) => [row.rank, row.state]));
+    const rows = lanes.flatMap((lane) => rowsOf(lane, run.timeline.names, blamed.get(lane.rank)));
+    this.showLanes(rows, at);
+    this.showLegend(rows.flatMap((row) => row.bars));
     this.strips.show(strips, isWhole);
     const isRemote = run.ranks.some((row) => row.communicating === null && row.state === "running") && lanes.some((lane) => !lane.bars.length);
     write(this.note, [
@@ -41,7 +33,13 @@ class Minute {
     ].filter(Boolean).join(" "));
   }
 
-  /** Select the same bar in a new model. Times are relative to now, so its begin and index have changed. */
+  showLegend(bars) {
+    const entries = operationEntries(bars.filter((bar) => bar.end !== null).map((bar) => [bar.label, bar.family]));
+    const isOpen = bars.some((bar) => bar.end === null);
+    rewrite(this.legend, [entries.map(([tone, name]) => [tone, name.textContent ?? name]), isOpen], () => legend([...entries, isOpen && ["--warn", "waiting or stalled"]]));
+  }
+
+  /** Show new lanes, and keep the selected bar. Times are relative to now, so its start and index have changed. */
   showLanes(lanes, at) {
     const { timeline } = this;
     const chosen = timeline.selectedBar();
@@ -57,7 +55,7 @@ class Minute {
 }
 
 /** Distribute the bars of a rank over rows without overlaps. */
-function rowsOf(lane, names, isBlamed) {
+function rowsOf(lane, names, blamedState) {
   const rows = [[]];
   let begin = -lane.since * UNIT_NS;
   for (const [step, length, place] of lane.bars) {
@@ -65,13 +63,13 @@ function rowsOf(lane, names, isBlamed) {
     const isOpen = length < 0;
     const bar = {
       rank: lane.rank, begin: Math.max(begin, -MINUTE_S * SECOND_NS), end: isOpen ? (begin < -SECOND_NS ? null : 0) : begin + length * UNIT_NS,
-      length: isOpen ? -begin : length * UNIT_NS, isOpen, label: names[place][0], group: names[place][1], tone: seriesOf(names[place][0]),
+      length: isOpen ? -begin : length * UNIT_NS, isOpen, label: names[place][0], group: names[place][1], family: names[place][2], tone: toneOf(names[place][2]),
     };
     let row = rows.find((bars) => !bars.length || (bars.at(-1).end !== null && bars.at(-1).end <= bar.begin));
     if (!row && rows.length < ROWS_OF_A_RANK) rows.push(row = []);
     row?.push(bar);
   }
-  return rows.map((bars, nth) => ({ title: nth ? "" : `rank ${lane.rank}`, note: nth || !isBlamed ? "" : "awaited", isFirst: !nth, bars }));
+  return rows.map((bars, nth) => ({ title: nth ? "" : `rank ${lane.rank}`, note: nth ? "" : blamedState ?? "", noteTone: "--bad", isFirst: !nth, isNamed: !nth && blamedState !== undefined, bars }));
 }
 
 function described(bar) {

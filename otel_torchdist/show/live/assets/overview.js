@@ -1,10 +1,11 @@
 // The ranks, as a map, as crowds in the same state, and one by one; their groups; and the cost of communication and recording.
 
-const FEW = 16;
-const SHOWN_FIRST = 16;
-const SHOWN_MORE = 256;
-const MANY = 256;
+const FEW = 16; // up to this number of ranks, each has a row and there is no map
+const SHOWN_FIRST = 16; // rows of the table of ranks at first
+const SHOWN_MORE = 256; // rows added by a click
+const MANY = 256; // above this number of ranks, the cells of the map are smaller
 
+/** A map with a cell for each rank, colored by state, in a box for each node. */
 class RankMap {
   constructor(choose) {
     this.cells = new Map();
@@ -43,12 +44,13 @@ class RankMap {
   }
 }
 
+/** The section with the map of ranks and the table of crowds. */
 class Ranks {
   constructor(choose) {
     this.map = new RankMap(choose);
     this.crowds = new LiveTable("Ranks in the same state", CROWD_COLUMNS);
     this.note = make("p", { class: "small muted" });
-    this.element = make("section", { class: "card", "aria-labelledby": "ranks" }, make("h2", { id: "ranks" }, "Ranks now"), this.note, this.map.element, this.crowds.element);
+    this.element = make("section", { class: "card", "aria-labelledby": "ranks" }, make("h2", { id: "ranks" }, "Ranks"), this.note, this.map.element, this.crowds.element);
   }
 
   show(run) {
@@ -61,6 +63,7 @@ class Ranks {
   }
 }
 
+/** The section with a row for each rank, which can be filtered. */
 class EachRank {
   constructor() {
     this.filter = make("input", { type: "search", placeholder: "rank, state, node or line", "aria-label": "Filter ranks", spellcheck: "false", input: () => this.show(this.run) });
@@ -69,7 +72,8 @@ class EachRank {
     this.most = SHOWN_FIRST;
     this.table = new LiveTable("Each rank", RANK_COLUMNS);
     this.tools = make("div", { class: "tools" }, this.filter);
-    this.element = make("section", { class: "card", "aria-labelledby": "each" }, make("h2", { id: "each" }, "Each rank"), this.tools, this.table.element, this.rest);
+    this.title = make("h2", { id: "each" });
+    this.element = make("section", { class: "card", "aria-labelledby": "each" }, this.title, this.tools, this.table.element, this.rest);
   }
 
   show(run) {
@@ -97,6 +101,7 @@ function matches(row, wanted) {
   return [row.state, row.host, row.line, row.operation, row.group].some((text) => text.toLowerCase().includes(wanted));
 }
 
+/** The section with the table of process groups. */
 class Groups {
   constructor() {
     this.table = new LiveTable("Process groups and the progress of their members", GROUP_COLUMNS);
@@ -110,11 +115,12 @@ class Groups {
   }
 }
 
+/** The section with shares of time, losses, and the ranks that came last. */
 class Costs {
   constructor() {
     this.facts = make("div");
-    this.late = new LiveTable("Ranks that came last", LATE_COLUMNS);
-    this.lateTitle = make("h3", {}, "Who came last");
+    this.late = new LiveTable("Ranks that were last to arrive", LATE_COLUMNS);
+    this.lateTitle = make("h3", {}, "Last to arrive");
     this.element = make("section", { class: "card", "aria-labelledby": "costs" }, make("h2", { id: "costs" }, "Time and losses"), this.facts, this.lateTitle, this.late.element);
   }
 
@@ -133,13 +139,13 @@ function costFacts(run, live) {
   const between = (values) => {
     if (!values.length) return "";
     const [least, most] = [Math.min(...values), Math.max(...values)];
-    return Math.round(least * 100) === Math.round(most * 100) ? percent(most) : `${Math.round(least * 100)} to ${Math.round(most * 100)} %`;
+    return Math.round(least * 100) === Math.round(most * 100) ? percent(most) : `${Math.round(least * 100)} to ${Math.round(most * 100)}%`;
   };
   const mean = measured.length ? over("overhead").reduce((sum, one) => sum + one, 0) / measured.length : null;
   return [
     ["communicating", between(over("communicating"))], ["blocked", between(over("blocked"))],
     ["steps a second", measured.length ? Math.max(...over("steps_per_s")).toFixed(1) : ""],
-    ["cost of recording", mean === null ? "" : `${(mean * 100).toFixed(mean < 0.01 ? 2 : 1)} %`],
+    ["cost of recording", mean === null ? "" : `${(mean * 100).toFixed(mean < 0.01 ? 2 : 1)}%`],
     ["spans dropped", count(live.spans_dropped)], ["records lost", count(run.records_lost)],
   ];
 }

@@ -1,4 +1,4 @@
-// A heat map: numbers as coloured cells, with a readout for the cell under the mouse or selected by keyboard.
+// A heat map: numbers as colored cells, with a readout for the cell under the mouse or selected by keyboard.
 
 /**
  * Build a heat map.

@@ -6,7 +6,7 @@ const ROWS_AT_ONCE = 20;
  * Build a table.
  *
  * @param caption  title of the table
- * @param columns  [{name, value, show, isNumber, isGauge}]: value(row) sorts, show(row) is text or an element
+ * @param columns  [{name, value, show, isNumber, isGauge, isProse}]: value(row) sorts, show(row) is text or an element; isProse: a sentence
  * @param rows     any objects
  * @param isMarked (row) => whether the row is highlighted
  * @param search   (row) => searched text; without it there is no search field
@@ -42,7 +42,7 @@ function table({ caption, columns: wanted, rows, isMarked = () => false, search 
       found = [...found].sort((one, other) => sign * compared(value(one), value(other)));
     }
     body.replaceChildren(...found.slice(0, shownRows).map((row) => make("tr", { class: isMarked(row) && "marked" },
-      columns.map((column) => make("td", { class: [column.isNumber && "number", column.isGauge && "gauge"].filter(Boolean).join(" ") || null }, column.show(row))))));
+      columns.map((column) => make("td", { class: [column.isNumber && "number", column.isGauge && "gauge", column.isProse && "prose"].filter(Boolean).join(" ") || null }, column.show(row))))));
     more.hidden = found.length <= shownRows;
     more.textContent = `${count(found.length - shownRows)} more`;
   };

@@ -17,7 +17,7 @@ const theme = {
     this.changed();
   },
 
-  /** Register a function to call when colours change, so that canvases are drawn again. */
+  /** Register a function to call when colors change, so that canvases are drawn again. */
   follow(listener) {
     this.listeners.add(listener);
   },
@@ -29,19 +29,19 @@ const theme = {
 
   /** Build the switch. */
   button() {
-    const own = make("button", { type: "button", click: () => this.choose(this.isDark() ? "light" : "dark") });
+    const button = make("button", { type: "button", click: () => this.choose(this.isDark() ? "light" : "dark") });
     const show = () => {
-      own.textContent = this.isDark() ? "Light" : "Dark";
-      own.setAttribute("aria-label", `Switch to ${this.isDark() ? "light" : "dark"} colours`);
+      button.textContent = this.isDark() ? "Light" : "Dark";
+      button.setAttribute("aria-label", `Switch to ${this.isDark() ? "light" : "dark"} colors`);
     };
     this.follow(show);
     show();
-    return own;
+    return button;
   },
 };
 theme.dark.addEventListener("change", () => theme.changed());
 
-// Paper is white, so canvases are drawn in light colours for printing.
+// Paper is white, so canvases are drawn in light colors for printing.
 addEventListener("beforeprint", () => {
   theme.before = theme.chosen;
   theme.choose("light");
@@ -51,18 +51,18 @@ addEventListener("afterprint", () => theme.choose(theme.before ?? null));
 // Canvases do not resolve CSS variables and functions such as `light-dark()`, so an element resolves them.
 const colors = new Map();
 
-/** Return the current value of a colour variable: `color("--ink")`. */
+/** Return the current value of a color variable: `color("--ink")`. */
 function color(variable) {
-  let found = colors.get(variable);
-  if (found === undefined) {
+  let value = colors.get(variable);
+  if (value === undefined) {
     const probe = make("span", { hidden: true });
     probe.style.color = `var(${variable})`;
     document.body.append(probe);
-    found = getComputedStyle(probe).color;
+    value = getComputedStyle(probe).color;
     probe.remove();
-    colors.set(variable, found);
+    colors.set(variable, value);
   }
-  return found;
+  return value;
 }
 
 /** Resize a canvas to a size in CSS pixels, at the screen's resolution. Return its context. */

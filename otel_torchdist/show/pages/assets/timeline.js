@@ -2,20 +2,22 @@
 //
 // A model:
 //   from, until   the whole time span, in nanoseconds from the origin
-//   lanes         [{title, note, isFirst, bars}]; isFirst: first lane of a rank
-//   lane.bars     [{begin, end, waited, tone, label, isMarked, ...}], ascending; end null: open, drawn to the right edge;
+//   lanes         [{title, note, noteTone, isFirst, isNamed, bars}]; isFirst: first lane of a rank; isNamed: a verdict or
+//                 a long wait names the rank
+//   lane.bars     [{begin, end, waited, tone, label, ...}], ascending; end null: open, drawn to the right edge;
 //                 waited: end of the wait for other ranks, or null
 //   marks         [{at, label, tone}] vertical lines, such as the ends of steps
 //   path          [{lane, begin, end}] pieces of a line over the bars, or empty
 //   describe      (bar, lane) => [[name, value], ...] for the readout
 //   origin        description of time 0
 
-const LEAST_SPAN_NS = 200;
-const MOST_ROWS = 200;
+const MIN_SPAN_NS = 200;
+const MAX_ROWS = 200;
 const KEYS = "Arrows: another operation or lane · + and −: zoom · A and D: earlier, later · 0: everything · Esc: none";
 
 const HINT = "Point at an operation, or select one with the arrow keys, to see its figures.";
 
+/** A timeline: a ruler, a canvas with lanes, a readout of the selected bar, and a table. */
 class Timeline {
   constructor(model, label) {
     this.ruler = make("canvas", { "aria-hidden": "true" });
@@ -46,7 +48,7 @@ class Timeline {
     const before = this.model;
     this.model = model;
     if (before === undefined || (this.view.from <= before.from && this.view.until >= before.until)) {
-      this.view = { from: model.from, until: Math.max(model.until, model.from + LEAST_SPAN_NS) };
+      this.view = { from: model.from, until: Math.max(model.until, model.from + MIN_SPAN_NS) };
     } else if (this.view.until >= before.until) {
       this.moveTo(this.view.from + model.until - before.until);
     }
@@ -58,17 +60,17 @@ class Timeline {
   // The view.
 
   showAll() {
-    this.view = { from: this.model.from, until: Math.max(this.model.until, this.model.from + LEAST_SPAN_NS) };
+    this.view = { from: this.model.from, until: Math.max(this.model.until, this.model.from + MIN_SPAN_NS) };
     this.changed();
   }
 
-  /** Zoom by a factor around a time; by default around the selected bar, or else the middle. */
+  /** Zoom by a factor around a time. By default: around the selected bar, or around the middle if none is selected. */
   zoom(factor, around) {
     const { from, until } = this.view;
     const bar = this.selectedBar();
     const fixed = around ?? (bar && bar.begin >= from && bar.begin <= until ? bar.begin : (from + until) / 2);
-    const whole = Math.max(this.model.until - this.model.from, LEAST_SPAN_NS);
-    const span = Math.min(whole, Math.max(LEAST_SPAN_NS, (until - from) * factor));
+    const whole = Math.max(this.model.until - this.model.from, MIN_SPAN_NS);
+    const span = Math.min(whole, Math.max(MIN_SPAN_NS, (until - from) * factor));
     const share = (fixed - from) / (until - from);
     this.view = { from: fixed - share * span, until: fixed + (1 - share) * span };
     this.moveTo(this.view.from);
@@ -90,7 +92,7 @@ class Timeline {
   show(from, until) {
     const margin = (until - from) * 0.02;
     this.view = { from: Math.max(this.model.from, from - margin), until: Math.min(this.model.until, until + margin) };
-    if (this.view.until - this.view.from < LEAST_SPAN_NS) this.view.until = this.view.from + LEAST_SPAN_NS;
+    if (this.view.until - this.view.from < MIN_SPAN_NS) this.view.until = this.view.from + MIN_SPAN_NS;
     this.changed();
   }
 
@@ -225,7 +227,7 @@ class Timeline {
       for (const bar of lane.bars) {
         if (bar.begin > until) break;
         if ((bar.end ?? this.model.until) < from) continue;
-        if (rows.length < MOST_ROWS) rows.push([lane, bar]);
+        if (rows.length < MAX_ROWS) rows.push([lane, bar]);
         else more += 1;
       }
     }
@@ -239,7 +241,7 @@ class Timeline {
   }
 }
 
-/** Return the index of the bar that covers a time, or else of the next bar, or else of the last. */
+/** Return the index of the bar that covers a time; of the next bar if none does; of the last bar if none follows. */
 function firstAt(bars, time) {
   const place = bars.findIndex((bar) => bar.end === null || bar.end >= time);
   return place < 0 ? bars.length - 1 : place;

@@ -1,8 +1,9 @@
 // Paints a timeline: only bars in view, and only one bar per pixel.
 
-const LEAST_LABEL = 18;
-const LEAST_BETWEEN_MARKS = 24;
-const LEAST_PIECE = 8;
+// Minimum widths in CSS pixels: of a bar with a label, between two marks, and of a piece of the path on average.
+const MIN_LABEL = 18;
+const MIN_BETWEEN_MARKS = 24;
+const MIN_PIECE = 8;
 
 /** Paint a timeline. Return the positions of lanes and bars, in CSS pixels. */
 function paintTimeline(timeline) {
@@ -43,7 +44,7 @@ function paintTimeline(timeline) {
 
 function gutter(context, lanes, width) {
   const widest = lanes.reduce((most, lane) => Math.max(most, context.measureText(`${lane.title}  ${lane.note ?? ""}`).width), 0);
-  return Math.ceil(Math.min(widest + 20, Math.max(width * 0.28, 70)));
+  return Math.ceil(Math.min(widest + 20, Math.max(width * 0.28, 10.5 * textSize())));
 }
 
 function paintGrid(context, { view, every, x, height, left, width }) {
@@ -57,13 +58,13 @@ function paintGrid(context, { view, every, x, height, left, width }) {
 
 function paintTitle(context, lane, { top, laneHeight, left, size }) {
   const middle = top + laneHeight / 2;
-  context.fillStyle = color("--ink");
+  context.fillStyle = color(lane.isNamed ? "--bad" : "--ink");
   context.textAlign = "left";
   const title = lane.title ?? "";
   if (title) context.fillText(title, 6, middle, left - 12);
   const room = left - 12 - (title ? context.measureText(title).width + size : 0);
   if (!lane.note || room < size * 2) return;
-  context.fillStyle = color("--muted");
+  context.fillStyle = color(lane.noteTone ?? "--muted");
   context.textAlign = "right";
   context.fillText(fitting(context, lane.note, room), left - 8, middle);
 }
@@ -86,7 +87,7 @@ function paintBars(context, bars, at) {
     const begin = Math.max(at.x(bar.begin), at.left);
     const stop = Math.min(Math.max(at.x(end), begin + 1.5), at.right + 8);
     const isSelected = at.selected?.lane === at.place && at.selected.place === place;
-    if (stop - begin <= 2 && begin < painted + 0.5 && bar.end !== null && !bar.isMarked && !isSelected) continue;
+    if (stop - begin <= 2 && begin < painted + 0.5 && bar.end !== null && !isSelected) continue;
     painted = stop;
     paintBar(context, bar, { ...at, begin, stop, isSelected });
     found.push({ lane: at.place, place, label: bar.label, x: begin, width: stop - begin, begin: bar.begin, end: bar.end });
@@ -109,7 +110,7 @@ function firstInView(bars, from) {
 function paintBar(context, bar, at) {
   const top = at.top + 2;
   const height = at.laneHeight - 4;
-  const tone = color(bar.end === null || bar.isMarked ? "--bad" : bar.tone);
+  const tone = color(bar.end === null ? "--warn" : bar.tone);
   const width = at.stop - at.begin;
   const waited = bar.waited === null || bar.waited === undefined ? at.begin : Math.min(Math.max(at.x(bar.waited), at.begin), at.stop);
   context.fillStyle = tone;
@@ -124,7 +125,7 @@ function paintBar(context, bar, at) {
     context.lineWidth = 2;
     context.strokeRect(at.begin - 1, top - 1, width + 2, height + 2);
   }
-  if (width < LEAST_LABEL || at.laneHeight < at.size * 1.3) return;
+  if (width < MIN_LABEL || at.laneHeight < at.size * 1.3) return;
   const isPale = waited - at.begin > (at.stop - waited);
   const [from, room] = isPale ? [at.begin, waited - at.begin] : [waited, at.stop - waited];
   if (context.measureText(bar.label).width > room - 8) return;
@@ -173,7 +174,7 @@ function paintOpenEnd(context, right, top, height) {
 
 function paintPath(context, path, { x, laneHeight, left, right, view }) {
   const seen = path.filter((part) => part.end >= view.from && part.begin <= view.until);
-  if (!seen.length || seen.length * LEAST_PIECE > right - left) return 0; // a denser line would hide the bars
+  if (!seen.length || seen.length * MIN_PIECE > right - left) return 0; // a denser line would hide the bars
   context.save();
   context.beginPath();
   context.rect(left, 0, right - left + 8, context.canvas.height);
@@ -202,7 +203,7 @@ function paintMarks(context, marks, { view, x, height }) {
   let free = -Infinity;
   for (const mark of marks) {
     if (mark.at < view.from || mark.at > view.until || (!mark.tone && x(mark.at) < free)) continue;
-    if (!mark.tone) free = x(mark.at) + LEAST_BETWEEN_MARKS;
+    if (!mark.tone) free = x(mark.at) + MIN_BETWEEN_MARKS;
     context.strokeStyle = color(mark.tone ?? "--muted");
     context.beginPath();
     context.moveTo(Math.round(x(mark.at)) + 0.5, 0);

@@ -27,12 +27,12 @@ function rate(bytesPerSecond) {
   return `${threeDigits(size)} ${unit}`;
 }
 
-/** Format a share of a whole: `63 %`; "" if the whole is 0. */
+/** Format a share of a whole: `63%`; "" if the whole is 0. */
 function percent(part, whole = 1) {
   if (part === null || part === undefined || !whole) return "";
   const value = (part / whole) * 100;
-  if (value > 0 && value < 0.05) return "< 0.1 %";
-  return value > 0 && value < 0.95 ? `${value.toFixed(1)} %` : `${Math.round(value)} %`;
+  if (value > 0 && value < 0.05) return "< 0.1%";
+  return value > 0 && value < 0.95 ? `${value.toFixed(1)}%` : `${Math.round(value)}%`;
 }
 
 /** Format a number with commas; "" for null. */
@@ -41,8 +41,8 @@ function count(number) {
 }
 
 /** Format a count with its noun: `1 rank`, `4 ranks`. */
-function counted(number, thing) {
-  return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
+function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 function scaled(number, base, units) {

@@ -8,11 +8,11 @@ function trafficCard(report) {
   const unit = matrix.unit === "ranks" ? "ranks" : matrix.unit;
   const largest = [...cells].sort((one, other) => other[2] - one[2]).slice(0, 200);
   const name = (place) => (matrix.unit === "host" ? matrix.names[place] : `${unit} ${matrix.names[place]}`);
-  return card("traffic", `Traffic from ${matrix.unit === "host" ? "host to host" : "rank to rank"}`,
+  return card("traffic", `Traffic from ${matrix.unit === "host" ? "node to node" : "rank to rank"}`,
     make("p", { class: "muted" }, "The fewest bytes that each operation can move, along a ring in the order of the ranks; libraries may take other routes."),
     facts([
       ["all bytes", amount(matrix.total)],
-      ["between hosts", matrix.between_hosts === null ? null : `${amount(matrix.between_hosts)}, ${percent(matrix.between_hosts, matrix.total)}`],
+      ["between nodes", matrix.between_hosts === null ? null : `${amount(matrix.between_hosts)}, ${percent(matrix.between_hosts, matrix.total)}`],
       ["in no cell: all_to_all of large groups", matrix.unattributed ? amount(matrix.unattributed) : null],
     ]),
     cells.length ? make("div", { class: "columns" },
@@ -22,7 +22,7 @@ function trafficCard(report) {
         most: 12,
         rows: largest,
         search: ([row, column]) => `${name(row)} ${name(column)}`,
-        hint: "Find a rank or host",
+        hint: "Find a rank or node",
         columns: [
           { name: "from", value: ([row]) => row, show: ([row]) => named(name(row)) },
           { name: "to", value: ([, column]) => column, show: ([, column]) => named(name(column)) },
@@ -62,7 +62,7 @@ function stepName(steps, place) {
   return steps.first[place] === steps.last[place] ? `step ${count(steps.first[place])}` : `steps ${count(steps.first[place])} to ${count(steps.last[place])}`;
 }
 
-/** Return whether a step took nearly equally long on all ranks, as on ranks that wait for each other. Then no rank is named. */
+/** Return whether a step took nearly equally long on all ranks, because they wait for each other. Then no rank is named. */
 function isAlike(steps, place) {
   return steps.first[place] === steps.last[place] && steps.least_ns[place] >= 0.9 * steps.most_ns[place];
 }
@@ -122,7 +122,7 @@ function stepsChart(steps, width) {
 
 function ranksCard(report) {
   const { ranks, world } = report;
-  const namedRanks = new Set([...report.conclusions.flatMap((one) => one.ranks), ...report.incidents.slice(0, 3).map((one) => one.rank)]);
+  const namedRanks = namedIn(report);
   const rows = ranks.rank.map((rank, place) => Object.fromEntries(Object.entries(ranks).map(([name, column]) => [name, column[place]])));
   const hostOf = (row) => (row.host >= 0 && world ? world.host_names[row.host] : "");
   if (rows.length > 40) rows.sort((one, other) => other.came_last - one.came_last || one.rank - other.rank);
@@ -134,7 +134,7 @@ function ranksCard(report) {
   };
   const columns = [
     { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
-    hasHosts && { name: "host", value: hostOf, show: (row) => named(hostOf(row)) },
+    hasHosts && { name: "node", value: hostOf, show: (row) => named(hostOf(row)) },
     { name: "where its time went", isGauge: true, value: (row) => (row.waiting_ns === null ? null : row.waiting_ns / row.span_ns), show: (row) => (row.communicating_ns === null || !row.span_ns ? "not known" : timeMeter(parts(row), row)) },
     { name: "waiting", isNumber: true, value: (row) => row.waiting_ns, show: (row) => duration(row.waiting_ns) },
     { name: "last to arrive", isNumber: true, value: (row) => (row.compared ? row.came_last / row.compared : null), show: (row) => (row.compared ? `${count(row.came_last)} of ${count(row.compared)}` : "") },
@@ -148,7 +148,7 @@ function ranksCard(report) {
   return card("ranks", "Ranks",
     rows.length > 40 && quantiles(rows),
     legend([
-      rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some(isSplit) && ["--series-0", "moving data"],
+      rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some(isSplit) && ["--series-0", "transfer"],
       rows.some((row) => !isSplit(row)) && ["--series-6", "communicating; the share of waiting is unknown"], ["--line", "not communicating"],
     ]),
     table({
@@ -156,7 +156,7 @@ function ranksCard(report) {
       rows, columns,
       isMarked: (row) => namedRanks.has(row.rank),
       search: (row) => `rank ${row.rank} ${hostOf(row)}`,
-      hint: "Find a rank or host",
+      hint: "Find a rank or node",
     }));
 }
 
@@ -170,19 +170,19 @@ function timeMeter([waiting, moving, rest], row) {
   const known = row.waiting_ns === null ? "" : `${percent(waiting, whole)} waiting, `;
   return meter([
     { share: waiting / whole, tone: "--series-4" }, { share: moving / whole, tone: isSplit(row) ? "--series-0" : "--series-6" }, { share: rest / whole, tone: "--line" },
-  ], `${known}${percent(moving, whole)} ${isSplit(row) ? "moving" : known ? "waiting or moving" : "communicating"}`);
+  ], `${known}${percent(moving, whole)} ${isSplit(row) ? "transfer" : known ? "waiting or transfer" : "communicating"}`);
 }
 
 /** Build a table of quantiles over thousands of ranks. */
 function quantiles(rows) {
   const figures = [
     ["share of time waiting", (row) => (row.waiting_ns === null || !row.span_ns ? null : row.waiting_ns / row.span_ns), (value) => percent(value)],
-    ["share of time moving data", (row) => (row.communicating_ns === null || !row.span_ns || !isSplit(row) ? null : Math.max(0, row.communicating_ns - row.waiting_ns) / row.span_ns), (value) => percent(value)],
+    ["share of time in transfers", (row) => (row.communicating_ns === null || !row.span_ns || !isSplit(row) ? null : Math.max(0, row.communicating_ns - row.waiting_ns) / row.span_ns), (value) => percent(value)],
     ["share of arrivals that were last", (row) => (row.compared ? row.came_last / row.compared : null), (value) => percent(value)],
     ["median step", (row) => row.step_ns, duration],
     ["bytes contributed", (row) => row.bytes, amount],
   ];
-  const shares = [["lowest", 0], ["10 %", 0.1], ["median", 0.5], ["90 %", 0.9], ["99 %", 0.99], ["highest", 1]];
+  const shares = [["lowest", 0], ["10%", 0.1], ["median", 0.5], ["90%", 0.9], ["99%", 0.99], ["highest", 1]];
   const known = figures.map(([name, value, show]) => [name, rows.map(value).filter((one) => one !== null).sort((one, other) => one - other), show]).filter(([, values]) => values.length);
   return table({
     caption: `Quantiles over ${counted(rows.length, "rank")}`,
@@ -221,7 +221,7 @@ function callsCard(report) {
       make("ul", { class: "notes" }, report.differences.map((text) => make("li", {}, named(text)))),
     ],
     legend([
-      calls.some((row) => row.wait_ns) && ["--series-4", "waiting for another rank"], calls.some((row) => row.transfer_ns) && ["--series-0", "moving data"],
+      calls.some((row) => row.wait_ns) && ["--series-4", "waiting for another rank"], calls.some((row) => row.transfer_ns) && ["--series-0", "transfer"],
       calls.some((row) => row.time_ns > row.wait_ns + row.transfer_ns) && ["--series-6", "not known which"],
     ]),
     table({

@@ -8,16 +8,23 @@ function headingCard(report) {
     make("h1", {}, named(heading.title)),
     facts([
       ["ranks with records", `${count(heading.known_ranks)} of ${count(heading.world_size)}`],
-      [heading.hosts.length === 1 ? "host" : "hosts", heading.hosts.length ? make("span", {}, hosts) : "not recorded"],
+      [heading.hosts.length === 1 ? "node" : "nodes", heading.hosts.length ? make("span", {}, hosts) : "not recorded"],
       ["started", heading.began],
       ["newest record", heading.seen_until],
       ["calls", count(heading.calls) + (heading.lost ? `, and ${count(heading.lost)} lost` : "")],
+    ]),
+    make("details", {}, make("summary", {}, "About this report"), facts([
       ["run id", heading.run && make("code", {}, heading.run)],
       ["read from", named(heading.place)],
       ["report made", `${heading.made} by ${heading.made_by}`],
-    ]),
+    ])),
     report.notes.length > 0 && make("details", { open: report.notes.length < 4 }, make("summary", {}, counted(report.notes.length, "note")),
       make("ul", { class: "notes" }, report.notes.map((note) => make("li", {}, named(note))))));
+}
+
+/** Return the ranks that verdicts and the longest waits name. */
+function namedIn(report) {
+  return new Set([...report.conclusions.flatMap((one) => one.ranks), ...report.incidents.slice(0, 3).map((one) => one.rank)]);
 }
 
 function conclusionCards(report) {
@@ -26,7 +33,7 @@ function conclusionCards(report) {
   }
   return report.conclusions.map((one, place) => {
     const found = card(place ? `verdict-${place + 1}` : "verdict", TITLES[one.title] ?? capital(one.title),
-      make("p", { class: "sentence" }, named(capital(one.sentence)), /[.…]$/.test(one.sentence) ? "" : "."),
+      verdictText(one.sentence),
       one.more.length > 0 && make("ul", { class: "notes" }, one.more.map((text) => make("li", {}, named(capital(text)), /[.…]$/.test(text) ? "" : "."))),
       one.details && make("details", {}, make("summary", {}, "What each rank was doing last"), make("pre", { tabindex: "0" }, one.details)));
     found.classList.add("banner", one.tone);
@@ -49,10 +56,10 @@ function incidentCard(report, show) {
       rows,
       columns: [
         { name: "late rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
-        { name: "host", value: (row) => row.host, show: (row) => named(row.host) },
+        { name: "node", value: (row) => row.host, show: (row) => named(row.host) },
         { name: "waited", isNumber: true, value: (row) => row.wait_ns, show: (row) => duration(row.wait_ns) },
         { name: "ranks that waited", isNumber: true, value: (row) => row.waited, show: (row) => count(row.waited) },
-        { name: "in", value: (row) => row.operation, show: (row) => named(row.operation) },
+        { name: "in", isProse: true, value: (row) => row.operation, show: (row) => named(row.operation) },
         { name: "called in", value: (row) => row.site, show: (row) => named(row.site) },
         { name: "step", isNumber: true, value: (row) => row.step, show: (row) => count(row.step) },
         { name: "since", value: (row) => row.began, show: (row) => row.began },

@@ -26,7 +26,7 @@ function gainTable(path) {
     rows: path.causes,
     columns: [
       { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / lengthOf(path), tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, lengthOf(path))}`) },
-      { name: "without this", value: (row) => row.text, show: (row) => named(row.text) },
+      { name: "without this", isProse: true, value: (row) => row.text, show: (row) => named(row.text) },
     ],
   });
 }
@@ -36,7 +36,7 @@ function lengthOf(path) {
   return path.computing_ns + path.transfer_ns;
 }
 
-/** Return the part of a caption that says what lengths refer to. */
+/** Return the end of a caption: lengths are those of an average step, if there are steps. */
 function each(path) {
   return path.steps.first === null ? "" : ", in an average step";
 }
@@ -51,7 +51,7 @@ function pieceTable(path, leftOut) {
     columns: [
       { name: "share of the path", isGauge: true, value: (row) => row.ns, show: (row) => meter([{ share: row.ns / lengthOf(path), tone: row.kind === "transfer" ? "--series-0" : "--series-2" }], `${percent(row.ns, lengthOf(path))}, ${duration(row.ns)}`) },
       { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
-      { name: "what", value: (row) => row.kind, show: (row) => (row.kind === "transfer" ? ["transfer in ", named(row.call.operation)] : [`${row.doing || "computing"} before `, row.call ? named(row.call.operation) : "the end of the step"]) },
+      { name: "what", isProse: true, value: (row) => row.kind, show: (row) => (row.kind === "transfer" ? ["transfer in ", named(row.call.operation)] : [`${row.doing || "computing"} before `, row.call ? named(row.call.operation) : "the end of the step"]) },
       { name: "group", value: (row) => row.call?.group_name ?? "", show: (row) => named(row.call?.group_name ?? "") },
       { name: "called in", value: (row) => row.call?.where ?? "", show: (row) => named(row.call?.where ?? "") },
     ],

@@ -6,13 +6,9 @@ function card(id, title, ...children) {
   return make("section", { class: "card", id, "aria-labelledby": title && `${id}-title` }, head, children);
 }
 
-function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
 const SECTIONS = [
-  ["verdict", "Verdict"], ["incidents", "Long waits"], ["timeline", "Timeline"], ["critical-path", "Critical path"], ["advice", "Advice"], ["world", "Parallel world"],
-  ["traffic", "Traffic"], ["steps", "Steps"], ["ranks", "Ranks"], ["calls", "Calls"], ["groups", "Groups"],
+  ["verdict", "Verdict"], ["incidents", "Long waits"], ["ranks", "Ranks"], ["timeline", "Timeline"], ["critical-path", "Critical path"], ["advice", "Advice"],
+  ["world", "Parallel world"], ["traffic", "Traffic"], ["steps", "Steps"], ["calls", "Calls"], ["groups", "Groups"],
 ];
 
 async function showReport() {
@@ -22,8 +18,8 @@ async function showReport() {
   const show = (window) => timeline.show(window);
   document.getElementById("subject").append(named(report.heading.title));
   const cards = [
-    headingCard(report), ...conclusionCards(report), incidentCard(report, show), timeline.card, pathCard(report), adviceCard(report),
-    worldCard(report), trafficCard(report), stepsCard(report), ranksCard(report), callsCard(report), groupsCard(report),
+    headingCard(report), ...conclusionCards(report), incidentCard(report, show), ranksCard(report), timeline.card, pathCard(report), adviceCard(report),
+    worldCard(report), trafficCard(report), stepsCard(report), callsCard(report), groupsCard(report),
   ];
   main.replaceChildren(...cards.filter(Boolean));
   main.removeAttribute("aria-busy");

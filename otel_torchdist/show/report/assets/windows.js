@@ -1,16 +1,7 @@
 // The timeline of the report. Converts one window at a time from columns to bars.
 
-const FAMILIES = {
-  all_reduce: 0, all_gather: 1, reduce_scatter: 2, all_to_all: 3, broadcast: 4, scatter: 4, gather: 4, reduce: 4, send: 5, recv: 5, barrier: 6, monitored_barrier: 6,
-};
-const FAMILY_NAMES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast, gather, …", "send, recv", "barrier", "other"];
-
-function toneOf(kind) {
-  return `--series-${FAMILIES[kind.family] ?? 7}`;
-}
-
 /** Convert a window of the document to a model of a timeline. */
-function modelOf(window) {
+function modelOf(window, namedRanks) {
   const lanes = [];
   let before = null;
   for (const lane of window.lanes) {
@@ -24,7 +15,7 @@ function modelOf(window) {
         begin: at,
         end: length < 0 ? null : at + length,
         waited: waited < 0 ? null : at + waited,
-        tone: toneOf(window.kinds[kind]),
+        tone: toneOf(window.kinds[kind].family),
         label: window.kinds[kind].name,
         kind: window.kinds[kind],
         sequence: lane.sequence[place],
@@ -33,7 +24,7 @@ function modelOf(window) {
       };
     });
     const isFirst = lane.rank !== before;
-    lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "activities" : window.groups[lane.group], isFirst, bars });
+    lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "activities" : window.groups[lane.group], isFirst, isNamed: isFirst && namedRanks.has(lane.rank), bars });
     before = lane.rank;
   }
   return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label, tone: mark.is_late ? "--bad" : undefined })), describe: described, path: pathOver(lanes, window) };
@@ -64,15 +55,13 @@ function described(bar, lane) {
 }
 
 function legendOf(window) {
-  const used = [...new Set(window.kinds.map((kind) => FAMILIES[kind.family] ?? 7))].sort();
-  const hasOther = window.kinds.filter((kind) => !(kind.family in FAMILIES)).map((kind) => kind.name);
   const isWaiting = window.lanes.some((lane) => lane.waited.some((waited) => waited > 0));
   const isOpen = window.lanes.some((lane) => lane.length.includes(-1));
-  return make("ul", { class: "legend", "aria-label": "Colours" },
-    used.map((place) => make("li", {}, make("span", { class: "swatch", "--tone": `var(--series-${place})` }), place === 7 ? named(hasOther.slice(0, 4).join(", ")) : FAMILY_NAMES[place])),
+  return make("ul", { class: "legend", "aria-label": "Colors" },
+    operationEntries(window.kinds.map((kind) => [kind.name, kind.family])).map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), name)),
     isWaiting && make("li", {}, make("span", { class: "swatch waiting" }), "waits for another rank"),
     window.path.length > 0 && make("li", {}, make("span", { class: "swatch line" }), "critical path, once zoomed in far enough"),
-    isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--bad)" }), "no end recorded"));
+    isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--warn)" }), "no end recorded"));
 }
 
 function timelineCard(report) {
@@ -80,12 +69,12 @@ function timelineCard(report) {
   if (!windows.length) {
     return { card: card("timeline", "Timeline", empty("There are no calls with times to draw.")), show: () => {} };
   }
-  const colours = make("div");
+  const legendBox = make("div");
   const about = make("p", { class: "muted" });
   const remarks = make("ul", { class: "notes muted" });
   const models = new Map();
   const model = (place) => {
-    if (!models.has(place)) models.set(place, modelOf(windows[place]));
+    if (!models.has(place)) models.set(place, modelOf(windows[place], namedIn(report)));
     return models.get(place);
   };
   const timeline = new Timeline(model(0), "Operations of ranks over time");
@@ -99,7 +88,7 @@ function timelineCard(report) {
     timeline.select(null);
     timeline.model = undefined;
     timeline.update(model(place));
-    colours.replaceChildren(legendOf(window));
+    legendBox.replaceChildren(legendOf(window));
     about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call. Stripes: known to be waiting for another rank.`);
     remarks.replaceChildren(...window.remarks.map((text) => make("li", {}, named(text))));
     const ranks = [...new Set(window.lanes.map((lane) => lane.rank))];
@@ -108,7 +97,7 @@ function timelineCard(report) {
   };
   const scrollTo = (rank) => timeline.reveal(timeline.model.lanes.findIndex((lane) => String(lane.rank) === rank));
   timeline.tools.prepend(...[windows.length > 1 && choice, find].filter(Boolean));
-  const found = card("timeline", "Timeline", about, colours, timeline.element, remarks);
+  const found = card("timeline", "Timeline", about, legendBox, timeline.element, remarks);
   choose(0);
   return {
     card: found,

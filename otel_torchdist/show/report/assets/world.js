@@ -1,18 +1,18 @@
 // The parallel world: the ranks as a grid along its axes, and the purpose of each axis.
 
 const CELL = { width: 46, height: 28, gap: 5, block: 26 };
+// Drawn positions per axis, by number of axes. Positions in the middle of longer axes are left out.
 const CAPS = [[16], [16, 16], [8, 8, 4], [4, 8, 4, 3]];
 
 function worldCard(report) {
   const { world } = report;
   if (!world) return null;
-  const named_ranks = new Set(report.conclusions.flatMap((one) => one.ranks));
-  for (const incident of report.incidents.slice(0, 3)) named_ranks.add(incident.rank);
+  const namedRanks = namedIn(report);
   const total = report.matrix?.total ?? 0;
   return card("world", "Parallel world",
     make("p", { class: "sentence" }, world.shape),
     make("div", { class: "columns" },
-      make("div", {}, world.axes.length ? make("div", { class: "scroll" }, gridDrawing(world, named_ranks)) : empty("There are no groups along which the ranks form a grid."), gridLegend(world, named_ranks)),
+      make("div", {}, world.axes.length ? make("div", { class: "scroll" }, gridDrawing(world, namedRanks)) : empty("There are no groups along which the ranks form a grid."), gridLegend(world, namedRanks)),
       make("div", {}, world.axes.map((axis, place) => axisKey(axis, place, total)))),
     world.remarks.length > 0 && make("ul", { class: "notes muted" }, world.remarks.map((text) => make("li", {}, named(text)))),
     world.others.length > 0 && make("details", { open: world.axes.length === 0 }, make("summary", {}, `${counted(world.others.length, "other set")} of groups`), table({
@@ -38,11 +38,11 @@ function axisKey(axis, place, total) {
     meter([{ share: total ? axis.sent / total : 0, tone: `--series-${place % 8}` }], `${amount(axis.sent)}${total ? `, ${percent(axis.sent, total)} of all bytes` : ""}`),
     axis.purposes.map((purpose) => make("p", { class: "small" }, make("strong", {}, purpose.role), " because of ", named(purpose.evidence))),
     axis.balance && make("p", { class: "small" }, named(capital(axis.balance)), "."),
-    axis.across_hosts > 0 && make("p", { class: "small" }, make("span", { class: "badge warn" }, `${count(axis.across_hosts)} of ${counted(axis.count, "group")} across hosts`)),
+    axis.across_hosts > 0 && make("p", { class: "small" }, make("span", { class: "badge warn" }, `${count(axis.across_hosts)} of ${counted(axis.count, "group")} across nodes`)),
     axis.names.length > 0 && make("p", { class: "small muted" }, "named ", named(axis.names.join(", "))));
 }
 
-/** Return the drawn places of a dimension; null stands for places that are left out. */
+/** Return the drawn positions along an axis; null stands for positions that are left out. */
 function shownPlaces(size, most) {
   if (size <= most) return [...Array(size).keys()];
   return [...Array(most - 2).keys(), null, size - 1];

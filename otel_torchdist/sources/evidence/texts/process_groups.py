@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.model.collectives import operation_named
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import (
     CallMismatch,
     Fact,
@@ -40,25 +40,27 @@ _PROGRESS: Final = re.compile(
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 _STUCK: Final = re.compile(r"ProcessGroup\w{1,64}'s watchdog got stuck for \d+ seconds|Heartbeat monitor timed out!")
-_NONE: Final = -1
+_NO_OPERATION: Final = -1
 _PERIODICAL: Final = "update periodically"
 """Marks a periodic progress line, unrelated to a timeout."""
 
 
-def _of_watchdog(line: LogLine, path: str) -> Iterator[Statement]:
+def _read_watchdog(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield the statements of a watchdog's line; none for other lines."""
     match = _WATCHDOG_TIMEOUT.search(line.text)
     if match is not None:
-        yield _of_group(line, path, StatementKind.TIMED_OUT, match, _timed_out(match))
+        yield _statement_of_group(line, path, StatementKind.TIMED_OUT, match, _timed_out(match))
     match = _PROGRESS.search(line.text)
     if match is not None and _PERIODICAL not in line.text:
-        yield _of_group(line, path, StatementKind.PROGRESS, match, _reached(match))
+        yield _statement_of_group(line, path, StatementKind.PROGRESS, match, _reached(match))
     match = _STUCK.search(line.text)
     if match is not None:
-        yield _of_group(line, path, StatementKind.WATCHDOG_STUCK, match, None)
+        yield _statement_of_group(line, path, StatementKind.WATCHDOG_STUCK, match, None)
 
 
-def _of_group(line: LogLine, path: str, kind: StatementKind, match: re.Match[str], fact: Fact | None) -> Statement:
+def _statement_of_group(
+    line: LogLine, path: str, kind: StatementKind, match: re.Match[str], fact: Fact | None
+) -> Statement:
     group = group_of(line.text[: match.start()])
     return replace(statement(line, path, kind, match[0], fact), rank=rank_of(line, group), group=group)
 
@@ -68,12 +70,12 @@ def rank_of(line: LogLine, group: GroupMark | None) -> int | None:
     return group.rank if line.rank is None and group is not None and group.is_default else line.rank
 
 
-def group_of(before: str) -> GroupMark | None:
-    """Return the group of the best prefix before a text: the last with a uid. A line may have several prefixes.
+def group_of(prefix: str) -> GroupMark | None:
+    """Return the group named in a line's prefixes: in the last one with a uid, otherwise in the last one.
 
     Only prefixes since 2.4 name the group equally on all ranks.
     """
-    marks = list(_GROUP.finditer(before))
+    marks = list(_GROUP.finditer(prefix))
     if not marks:
         return None
     best = max(marks, key=lambda mark: (mark["uid"] is not None or mark["old"] is not None, mark.start()))
@@ -99,14 +101,14 @@ def _timed_out(match: re.Match[str]) -> OperationTimeout:
 def _reached(match: re.Match[str]) -> ReportedProgress:
     enqueued, completed = int(match["enqueued"]), int(match["completed"])
     # torch 2.3 prints an uninitialized number if nothing has completed.
-    return ReportedProgress(enqueued, completed if completed <= enqueued else _NONE, _number(match["failed"]))
+    return ReportedProgress(enqueued, completed if completed <= enqueued else _NO_OPERATION, _number(match["failed"]))
 
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None else None
 
 
-WATCHDOG: Final = LineFormat((b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out"), _of_watchdog)
+WATCHDOG: Final = LineFormat((b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out"), _read_watchdog)
 
 
 # PyTorch's desync report (`TORCH_NCCL_DESYNC_DEBUG`). Each rank's watchdog writes its last started and finished
@@ -121,7 +123,7 @@ _BEHIND: Final = re.compile(
 MAX_RANKS: Final = 4_096
 
 
-def _of_desync(line: LogLine, path: str) -> Iterator[Statement]:
+def _read_desync(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield a statement on the ranks named in a line of the report; none for other lines."""
     match = _BEHIND.search(line.text)
     text = "has finished #{last} of its group, but has not joined #{sequence}"
@@ -138,7 +140,7 @@ def _of_desync(line: LogLine, path: str) -> Iterator[Statement]:
 
 
 DESYNC: Final = LineFormat(
-    (b"finish collective #", b"finished collective #", b"They never joined any collectives"), _of_desync
+    (b"finish collective #", b"finished collective #", b"They never joined any collectives"), _read_desync
 )
 
 
@@ -154,11 +156,11 @@ _CALL: Final = re.compile(
 )
 
 
-def _of_fingerprints(line: LogLine, path: str) -> Iterator[Statement]:
+def _read_fingerprints(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield the calls compared in a line; none for other lines."""
     if TITLE not in line.text:
         return
-    calls = tuple(map(_called, _CALL.finditer(line.text)))[:2]
+    calls = tuple(map(_fingerprinted_call, _CALL.finditer(line.text)))[:2]
     if not calls:
         return
     text = f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}"
@@ -167,7 +169,7 @@ def _of_fingerprints(line: LogLine, path: str) -> Iterator[Statement]:
     )
 
 
-def _called(match: re.Match[str]) -> FingerprintedCall:
+def _fingerprinted_call(match: re.Match[str]) -> FingerprintedCall:
     shape = match["shape"]
     return FingerprintedCall(
         rank=int(match["rank"]),
@@ -178,10 +180,10 @@ def _called(match: re.Match[str]) -> FingerprintedCall:
     )
 
 
-FINGERPRINTS: Final = LineFormat((TITLE.encode(),), _of_fingerprints)
+FINGERPRINTS: Final = LineFormat((TITLE.encode(),), _read_fingerprints)
 
 
-_GLOO_ERROR: Final = re.compile(r"\[[^\[\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<what>.+)")
+_GLOO_ERROR: Final = re.compile(r"\[[^\[\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<message>.+)")
 _GLOO_TIMEOUT: Final = re.compile(
     r"Timed out waiting (?P<timeout>\d+)ms for (?P<operation>send|recv) operation to complete"
 )
@@ -189,7 +191,7 @@ _GLOO_TIMEOUTS: Final = ("Application timeout", "Read timeout", "Write timeout")
 _BARRIER: Final = re.compile(r"Ranks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier in (?P<timeout>\d+) ms")
 
 
-def _of_gloo(line: LogLine, path: str) -> Iterator[Statement]:
+def _read_gloo(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield the statements of a line with a gloo error; none for other lines."""
     barrier = _BARRIER.search(line.text)
     if barrier is not None:
@@ -205,7 +207,7 @@ def _of_gloo(line: LogLine, path: str) -> Iterator[Statement]:
     error = _GLOO_ERROR.search(line.text)
     if error is None:
         return
-    message = error["what"]
+    message = error["message"]
     kind = StatementKind.TIMED_OUT if _is_gloo_timeout(message) else StatementKind.CONNECTION_LOST
     yield statement(line, path, kind, f"gloo: {message}", _gloo_fact(message))
 
@@ -220,4 +222,4 @@ def _gloo_fact(message: str) -> Fact | None:
     return OperationTimeout("", None, None, None, int(match["timeout"])) if match is not None else None
 
 
-GLOO: Final = LineFormat((b"gloo/transport/", b"onitoredBarrier"), _of_gloo)
+GLOO: Final = LineFormat((b"gloo/transport/", b"onitoredBarrier"), _read_gloo)

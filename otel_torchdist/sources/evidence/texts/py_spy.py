@@ -18,8 +18,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import ProcessStacks
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
@@ -35,8 +35,8 @@ MAX_REASON: Final = 200
 
 def program() -> str | None:
     """Return the path of py-spy; None if it is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return shutil.which("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)
+    beside_python = Path(sys.executable).with_name("py-spy")
+    return shutil.which("py-spy") or (str(beside_python) if os.access(beside_python, os.X_OK) else None)
 
 
 def dump(path: str, pid: int) -> tuple[Statement | None, str]:
@@ -133,10 +133,10 @@ def _site(text: str) -> CallSiteName | None:
     begin = body.rfind(" (", 1, len(body) - 2)  # neither name is empty
     if not text.startswith(_INDENT) or not body.endswith(")") or begin < 0:
         return None
-    function, place = body[:begin], body[begin + 2 : -1]
-    file, _, line = place.rpartition(":")
+    function, location = body[:begin], body[begin + 2 : -1]
+    file, _, line = location.rpartition(":")
     if not file or not line.isdecimal() or len(line) > _MAX_DIGITS:
-        file, line = place, "0"
+        file, line = location, "0"
     if file.startswith(_TORCH):
         file = _PACKAGES + file
     elif not file.startswith(("/", "<")) and file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names:

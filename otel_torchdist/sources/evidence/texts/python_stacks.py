@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import ProcessStacks, ReportedException, TimedOutCallStack
 from otel_torchdist.sources.evidence.lines import LogLine, statement
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
@@ -43,7 +43,17 @@ _Key = tuple[str, int | None]
 
 
 @dataclass
-class _Open:
+class _OpenStack:
+    """A stack whose lines are still being read.
+
+    Attributes:
+        first: Its first line.
+        is_dump: Whether faulthandler writes it. If neither this nor `is_numbered` is true, it is a traceback.
+        is_numbered: Whether a watchdog writes it, with numbered frames.
+        crash: Cause of the crash that made faulthandler write it, or ''.
+        foreign: Number of lines of other ranks since its first line.
+    """
+
     first: LogLine
     is_dump: bool = False
     is_numbered: bool = False
@@ -59,65 +69,65 @@ class PythonStacks:
     def __init__(self, path: str) -> None:
         """Begin at the start of a file."""
         self._path = path
-        self._open: dict[_Key, _Open] = {}
+        self._open: dict[_Key, _OpenStack] = {}
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether a stack is unfinished, so that every line is needed."""
+        """Whether the next line may belong to a stack."""
         return bool(self._open)
 
     def read(self, line: LogLine) -> Iterator[Statement]:
         """Read a line, and yield the stacks that it completes."""
         key = (line.label, line.rank)
-        if (begun := self._begun(line)) is not None:
+        if (new_stack := self._new_stack(line)) is not None:
             # The watchdog's stack is one message of several lines. Only its first line states the rank.
-            yield from self._begin((line.label, None) if begun.is_numbered else key, line, begun)
+            yield from self._open_stack((line.label, None) if new_stack.is_numbered else key, line, new_stack)
             return
         stack = self._open.get(key)
         if stack is None:
-            yield from self._pass_by()
+            yield from self._count_foreign_line()
         elif stack.is_dump:
-            yield from self._dump(key, stack, line)
+            yield from self._read_dump(key, stack, line)
         elif stack.is_numbered:
-            yield from self._numbered(key, stack, line)
+            yield from self._read_numbered(key, stack, line)
         else:
-            yield from self._traceback(key, stack, line)
+            yield from self._read_traceback(key, stack, line)
 
     def end(self) -> Iterator[Statement]:
         """Yield the unfinished stacks at the end of the file."""
         for key in list(self._open):
-            yield from self._closed(key)
+            yield from self._close(key)
 
-    def _begun(self, line: LogLine) -> _Open | None:
+    def _new_stack(self, line: LogLine) -> _OpenStack | None:
         if "Traceback (most recent call last)" in line.text:
-            return _Open(line)
+            return _OpenStack(line)
         if "Stack trace of the failed collective: " in line.text:
-            return _Open(line, is_numbered=True)
+            return _OpenStack(line, is_numbered=True)
         fatal = _FATAL.search(line.text)
         if fatal is not None:
-            return _Open(line, is_dump=True, crash=readable(fatal["what"], MAX_TEXT))
+            return _OpenStack(line, is_dump=True, crash=readable(fatal["what"], MAX_TEXT))
         if _TERMINATE.search(line.text) is not None:
-            return _Open(line, is_dump=True, crash=readable(line.body.strip(), MAX_TEXT))
+            return _OpenStack(line, is_dump=True, crash=readable(line.body.strip(), MAX_TEXT))
         if _THREAD.match(line.body) is not None and (line.label, line.rank) not in self._open:
-            dump = _Open(line, is_dump=True)
+            dump = _OpenStack(line, is_dump=True)
             _add_thread(dump, line)
             return dump
         return None
 
-    def _begin(self, key: _Key, line: LogLine, begun: _Open) -> Iterator[Statement]:
-        yield from self._closed(key)
+    def _open_stack(self, key: _Key, line: LogLine, new_stack: _OpenStack) -> Iterator[Statement]:
+        yield from self._close(key)
         if len(self._open) < MAX_OPEN:
-            self._open[key] = begun
-        if begun.crash:
-            yield statement(begun.first, self._path, StatementKind.CRASHED, begun.crash)
+            self._open[key] = new_stack
+        if new_stack.crash:
+            yield statement(new_stack.first, self._path, StatementKind.CRASHED, new_stack.crash)
 
-    def _pass_by(self) -> Iterator[Statement]:
+    def _count_foreign_line(self) -> Iterator[Statement]:
         for key, stack in list(self._open.items()):
             stack.foreign += 1
             if stack.foreign > MAX_FOREIGN:
-                yield from self._closed(key)
+                yield from self._close(key)
 
-    def _traceback(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+    def _read_traceback(self, key: _Key, stack: _OpenStack, line: LogLine) -> Iterator[Statement]:
         if not line.body.strip():
             return
         if line.body[0].isspace():
@@ -134,7 +144,7 @@ class PythonStacks:
             stack.first, self._path, StatementKind.RAISED, text, ReportedException(text, tuple(reversed(stack.frames)))
         )
 
-    def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+    def _read_dump(self, key: _Key, stack: _OpenStack, line: LogLine) -> Iterator[Statement]:
         frame = _FRAME.match(line.body)
         if frame is not None:
             if stack.threads and len(stack.threads[-1].frames) < MAX_FRAMES:
@@ -143,16 +153,16 @@ class PythonStacks:
         elif _THREAD.match(line.body) is not None:
             _add_thread(stack, line)
         elif line.body.strip() and stack.threads:
-            yield from self._closed(key)
+            yield from self._close(key)
 
-    def _numbered(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
+    def _read_numbered(self, key: _Key, stack: _OpenStack, line: LogLine) -> Iterator[Statement]:
         site = _numbered_site(line.body)
         if site is None:
-            yield from self._closed(key)
+            yield from self._close(key)
         elif len(stack.frames) < MAX_FRAMES:
             stack.frames.append(site)
 
-    def _closed(self, key: _Key) -> Iterator[Statement]:
+    def _close(self, key: _Key) -> Iterator[Statement]:
         stack = self._open.pop(key, None)
         if stack is None:
             return
@@ -171,7 +181,7 @@ class PythonStacks:
             )
 
 
-def _add_thread(stack: _Open, line: LogLine) -> None:
+def _add_thread(stack: _OpenStack, line: LogLine) -> None:
     match = _THREAD.match(line.body)
     if match is None or len(stack.threads) >= MAX_THREADS:
         return
@@ -181,7 +191,7 @@ def _add_thread(stack: _Open, line: LogLine) -> None:
 
 
 def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the current thread, then the others from the oldest, the main thread, to the newest."""
+    """Sort threads: the current thread first, then from the oldest, which is the main thread, to the newest."""
     return tuple(sorted(reversed(threads), key=lambda thread: thread.name != _CURRENT))
 
 

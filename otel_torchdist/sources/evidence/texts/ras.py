@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import GroupMark, LaunchCount
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
@@ -22,14 +22,14 @@ MAX_RANKS: Final = 65_536
 _HEAD: Final = re.compile(r"^(?:Job summary|Communicators\.\.\.)", re.MULTILINE)
 _TOTALS: Final = re.compile(r"\s*\d+\s+[\d-]+\s+[\d-]+\s+\d+\s+(?P<gpus>\d+)\s*$")
 _GROUP: Final = re.compile(r"\s*(?P<group>\d+)\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*$")
-_SECTION: Final = re.compile(r"\s*#(?P<group>\d+)-\d+ \((?P<hash>[0-9a-f]+)\) (?P<what>INCOMPLETE|ERROR|MISMATCH)")
-_PLAIN: Final = re.compile(r"\s*(?P<what>INCOMPLETE|DEAD|TIMEOUT)\s*$")
+_SECTION: Final = re.compile(r"\s*#(?P<group>\d+)-\d+ \((?P<hash>[0-9a-f]+)\) (?P<section>INCOMPLETE|ERROR|MISMATCH)")
+_PLAIN_SECTION: Final = re.compile(r"\s*(?P<section>INCOMPLETE|DEAD|TIMEOUT)\s*$")
 _PROCESS: Final = re.compile(r"\s*Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<gpus>\S+)")
 _MISSING: Final = re.compile(r"\s*The (?:missing|unknown) ranks?: (?P<ranks>[\d,]+)")
 _COUNTS: Final = re.compile(r"\s*Communicator ranks have different (?:(?P<operation>\w+) operation counts|status)")
 _COLLECTIVE: Final = "collective"
-_MANY: Final = re.compile(
-    r"\s*(?P<many>\d+) ranks (?:have launched up to operation (?P<count>\d+)|reported (?P<error>.+))"
+_RANKS_WITH_COUNT: Final = re.compile(
+    r"\s*(?P<ranks>\d+) ranks (?:have launched up to operation (?P<count>\d+)|reported (?P<error>.+))"
 )
 _STATUS: Final = re.compile(r"\s*\d+ ranks have status|\s*Rank \d+ has status")
 _MEMBER: Final = re.compile(
@@ -45,6 +45,20 @@ def is_text(head: str) -> bool:
 
 @dataclass
 class _State:
+    """The state of the parser.
+
+    Attributes:
+        gpus: GPUs of the job; 0 if unknown.
+        sizes: Ranks of each communicator of a group, by group number.
+        group: Number of the group in this section.
+        section: `INCOMPLETE`, `MISMATCH`, …
+        operation: Operation whose counts are listed; '' if all kinds are counted together, None outside of counts.
+        count: Count of the ranks that are listed next; None if each states its own.
+        error: Error of the ranks that are listed next, or ''.
+        counts: Pairs of a number of ranks and their count.
+        undecided: Statements of ranks with their count, until the most frequent count is known.
+    """
+
     gpus: int = 0
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     group: str = ""
@@ -54,7 +68,7 @@ class _State:
     count: int | None = None
     error: str = ""
     counts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    waiting: list[tuple[Statement, int]] = field(default_factory=list[tuple[Statement, int]])
+    undecided: list[tuple[Statement, int]] = field(default_factory=list[tuple[Statement, int]])
 
 
 def statements_of_text(text: str, path: str) -> list[Statement]:
@@ -62,23 +76,23 @@ def statements_of_text(text: str, path: str) -> list[Statement]:
     state, statements = _State(), list[Statement]()
     for number, line in enumerate(text.splitlines(), 1):
         statements += _read(state, line, TextSource(path, number))
-    return [*statements, *_settle(state)]
+    return [*statements, *_decide(state)]
 
 
 def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
     if (match := _SECTION.match(line)) is not None:
-        yield from _settle(state)
-        state.group, state.communicator, state.section = match["group"], match["hash"], match["what"]
+        yield from _decide(state)
+        state.group, state.communicator, state.section = match["group"], match["hash"], match["section"]
         state.operation, state.error = None, ""
-    elif (match := _PLAIN.match(line)) is not None:
-        yield from _settle(state)
-        state.communicator, state.section = "", match["what"]
+    elif (match := _PLAIN_SECTION.match(line)) is not None:
+        yield from _decide(state)
+        state.communicator, state.section = "", match["section"]
     elif (match := _GROUP.match(line)) is not None:
         state.sizes[match["group"]] = int(match["size"])
     elif (match := _TOTALS.match(line)) is not None:
         state.gpus = int(match["gpus"])
     elif (match := _COUNTS.match(line)) is not None:
-        yield from _settle(state)
+        yield from _decide(state)
         operation = match["operation"]
         state.operation = (
             None if operation is None else "" if operation == _COLLECTIVE else readable(operation, MAX_TEXT)
@@ -90,11 +104,11 @@ def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
         how = "considered dead by NCCL's RAS" if state.section == "DEAD" else "does not answer NCCL's RAS"
         where = f"process {match['pid']} on {match['host']} with GPU {match['gpus']}"
         yield Statement(StatementKind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
-    elif (match := _MANY.match(line)) is not None:
+    elif (match := _RANKS_WITH_COUNT.match(line)) is not None:
         state.count = int(match["count"]) if match["count"] else None
         state.error = match["error"] or ""
         if state.count is not None:
-            state.counts.append((int(match["many"]), state.count))
+            state.counts.append((int(match["ranks"]), state.count))
     elif (match := _STATUS.match(line)) is not None:
         state.count, state.error = None, ""
     elif (match := _MEMBER.match(line)) is not None:
@@ -112,31 +126,31 @@ def _member(state: _State, match: re.Match[str], source: TextSource, line: str) 
         return
     if match["count"]:
         state.counts.append((1, count))
-    if len(state.waiting) < MAX_RANKS:
-        state.waiting.append((_statement(state, StatementKind.BEHIND, source, line, rank, pid), count))
+    if len(state.undecided) < MAX_RANKS:
+        state.undecided.append((_statement(state, StatementKind.BEHIND, source, line, rank, pid), count))
 
 
-def _settle(state: _State) -> Iterator[Statement]:
+def _decide(state: _State) -> Iterator[Statement]:
     """Yield the ranks whose count differs from the most frequent count, once all counts of an operation are known."""
-    waiting, state.waiting = state.waiting, []
+    undecided, state.undecided = state.undecided, []
     counts, state.counts = state.counts, []
-    usual = max(counts, default=(0, 0))[1]
-    for statement, count in waiting:
-        if count != usual:
-            yield _counted(statement, state.communicator, state.operation or "", count, usual)
+    usual_count = max(counts, default=(0, 0))[1]
+    for statement, count in undecided:
+        if count != usual_count:
+            yield _counted(statement, state.communicator, state.operation or "", count, usual_count)
     state.count = None
 
 
-def _counted(statement: Statement, communicator: str, operation: str, count: int, usual: int) -> Statement:
+def _counted(statement: Statement, communicator: str, operation: str, count: int, usual_count: int) -> Statement:
     named = f"{operation} operations" if operation else "collectives"
     return Statement(
         kind=StatementKind.BEHIND,
         source=statement.source,
-        text=f"has launched {count} {named}, most others {usual}",
+        text=f"has launched {count} {named}, most others {usual_count}",
         rank=statement.rank,
         pid=statement.pid,
         group=statement.group,
-        fact=LaunchCount(communicator, operation, count, usual),
+        fact=LaunchCount(communicator, operation, count, usual_count),
     )
 
 
@@ -193,16 +207,18 @@ def statements_of_json(content: bytes, path: str) -> list[Statement]:
         report = decode_json(content, _Report)
     except DecodingError:
         return []
-    gpus = len({(rank.host, rank.pid) for communicator in report.communicators for rank in _all(communicator)})
+    gpus = len({(rank.host, rank.pid) for communicator in report.communicators for rank in _all_ranks(communicator)})
     source = TextSource(path, 0)
-    return [statement for communicator in report.communicators for statement in _of(communicator, gpus, source)]
+    return [
+        statement for communicator in report.communicators for statement in _statements_of(communicator, gpus, source)
+    ]
 
 
-def _all(communicator: _Communicator) -> Iterable[_Rank]:
+def _all_ranks(communicator: _Communicator) -> Iterable[_Rank]:
     return (*communicator.ranks, *communicator.missing_ranks)
 
 
-def _of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[Statement]:
+def _statements_of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[Statement]:
     name = readable(communicator.hash.removeprefix("0x"), MAX_TEXT)
     state = _State(gpus=gpus, sizes={"": communicator.size}, communicator=name)
     for rank in communicator.missing_ranks:
@@ -217,8 +233,8 @@ def _of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[
             )
     for operation in sorted({name for rank in communicator.ranks for name in rank.collective_counts}):
         counted = [(rank, rank.collective_counts.get(operation, 0)) for rank in communicator.ranks]
-        usual = Counter(count for _, count in counted).most_common(1)[0][0]
+        usual_count = Counter(count for _, count in counted).most_common(1)[0][0]
         for rank, count in counted:
-            if count != usual:
+            if count != usual_count:
                 statement = _statement(state, StatementKind.BEHIND, source, "", rank.rank, rank.pid)
-                yield _counted(statement, name, readable(operation, MAX_TEXT), count, usual)
+                yield _counted(statement, name, readable(operation, MAX_TEXT), count, usual_count)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.evidence.facts import BarrierArrival, Fact, StoreWait
 from otel_torchdist.sources.evidence.lines import LineFormat, LogLine, statement
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind
@@ -30,8 +30,8 @@ _COMPLETED: Final = re.compile(
     r"Rank (?P<rank>\d{1,7}): Completed store-based barrier for key:\s?(?P<key>\S+) with (?P<size>\d{1,7}) nodes"
 )
 _UNIQUE_ID: Final = re.compile(
-    r"\[(?P<waits>\d{1,7})\] is setting up \w+ communicators? and (?:retrieving|retreiving) \w+ from "
-    r"(?:\[(?P<holder>\d{1,7})\]|roots) via (?:c10d key-value store|TCPStore) by key '(?P<key>[^']{0,256})'"
+    r"\[(?P<waiter>\d{1,7})\] is setting up \w+ communicators? and (?:retrieving|retreiving) \w+ from "
+    r"(?:\[(?P<writer>\d{1,7})\]|roots) via (?:c10d key-value store|TCPStore) by key '(?P<key>[^']{0,256})'"
     r"(?:, but store->get\('[^']*'\) got error: (?P<error>.{1,200}))?"
 )
 _CLIENTS: Final = re.compile(
@@ -44,34 +44,34 @@ _CONNECT: Final = re.compile(
 _TIMEOUT: Final = re.compile("timeout|Timeout|timed out")
 
 
-def _statements_of(line: LogLine, path: str) -> Iterator[Statement]:
+def _read_store(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield statements on ranks that wait at the store, or cannot connect to it; none for other lines."""
-    blank = statement(line, path, StatementKind.AT_STORE, "")
+    template = statement(line, path, StatementKind.AT_STORE, "")
     barrier = _at_barrier(line.text)
     if barrier is not None:
-        yield replace(blank, text=f"{barrier.joined} at {barrier.key}", rank=barrier.rank, fact=barrier)
+        yield replace(template, text=f"{barrier.joined} at {barrier.key}", rank=barrier.rank, fact=barrier)
     unique_id = _UNIQUE_ID.search(line.text)
     if unique_id is not None:
-        yield _awaits_id(blank, unique_id)
+        yield _awaits_id(template, unique_id)
     clients = _CLIENTS.search(line.text)
     if clients is not None:
         joined, size = clients["joined"], clients["size"]
         text = f"hosts the store, and waited {clients['seconds']} s for its clients: {joined} of {size} have joined"
-        yield replace(blank, kind=StatementKind.WAITS_AT_STORE, text=text)
+        yield replace(template, kind=StatementKind.WAITS_AT_STORE, text=text)
     connect = _CONNECT.search(line.text)
     if connect is not None:
         after = f" within {connect['after']}" if connect["after"] else ""
         text = f"could not connect to the store at {connect['host']}, port {connect['port']}{after}"
-        yield replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
+        yield replace(template, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
 
 
-def _awaits_id(blank: Statement, match: re.Match[str]) -> Statement:
+def _awaits_id(template: Statement, match: re.Match[str]) -> Statement:
     """Return a statement on a rank that waits for NCCL's id, which the first rank of its group stores."""
     error = (match["error"] or "").strip()
-    fact: Fact = StoreWait(int(match["waits"]), int(match["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
+    fact: Fact = StoreWait(int(match["waiter"]), int(match["writer"] or 0), not error or bool(_TIMEOUT.search(error)))
     lost = "" if fact.is_timeout else f", and lost the store: {error}"
-    text = f"waited for NCCL's id, which rank {fact.holder} of its group gives (key '{match['key']}'){lost}"
-    return replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT), fact=fact)
+    text = f"waited for NCCL's id, which rank {fact.writer} of its group stores (key '{match['key']}'){lost}"
+    return replace(template, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT), fact=fact)
 
 
 def _at_barrier(text: str) -> BarrierArrival | None:
@@ -100,5 +100,5 @@ STORE: Final = LineFormat(
         b"while trying to connect to (",
         b"any network address of (",
     ),
-    _statements_of,
+    _read_store,
 )

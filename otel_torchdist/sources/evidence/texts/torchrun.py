@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.node.processes.endings import decoded_error
-from otel_torchdist.sources.evidence.facts import ProcessExit, ReportedException, ended
+from otel_torchdist.sources.evidence.facts import ProcessExit, ReportedException, exit_from_code
 from otel_torchdist.sources.evidence.lines import LogLine, parsed
 from otel_torchdist.sources.evidence.statements import MAX_TEXT, Statement, StatementKind, TextSource
 from otel_torchdist.sources.evidence.texts.python_stacks import PythonStacks
@@ -22,10 +22,10 @@ MARKERS: Final = (b"exitcode: ", b"Failures:", b"srun: error: ")
 MAX_TABLE: Final = 200_000
 """Upper bound on the lines of a table. Each rank has six lines and its traceback."""
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
-_ROW: Final = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
+_FIELD: Final = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
 _RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE: Final = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
-_ITEM: Final = re.compile(r"\s*\[\d+\]:\s*$")
+_FAILURE_HEAD: Final = re.compile(r"\s*\[\d+\]:\s*$")
 _BORDER: Final = re.compile(r"\s*=+\s*$")
 _OF_TABLE: Final = re.compile(r"  |\s*$|\[\d+\]:\s*$|=+\s*$|-+\s*$|Root Cause")
 _SLURM: Final = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
@@ -33,45 +33,53 @@ _NO_FILE: Final = "<N/A>"
 
 
 @dataclass
-class _Item:
+class _Failure:
+    """One failed rank in a table.
+
+    Attributes:
+        line: Line number of its first line.
+        fields: Its fields by name.
+        error: First line of its exception, or ''.
+    """
+
     line: int
-    rows: dict[str, str] = field(default_factory=dict[str, str])
+    fields: dict[str, str] = field(default_factory=dict[str, str])
     error: str = ""
 
 
-class Failures:
+class TorchrunReports:
     """Reader of torchrun's reports in the lines of one file."""
 
     def __init__(self, path: str) -> None:
         """Begin at the start of a file."""
         self._path = path
-        self._left = 0
+        self._lines_left = 0
         self._label: str = ""
-        self._is_root = False
-        self._item: _Item | None = None
+        self._is_root_cause = False
+        self._failure: _Failure | None = None
 
     @property
     def needs_next_line(self) -> bool:
-        """Whether a table is unfinished, so that every line is needed."""
-        return self._left > 0
+        """Whether the next line may belong to a table."""
+        return self._lines_left > 0
 
-    def takes(self, line: LogLine) -> bool:
+    def is_in_table(self, line: LogLine) -> bool:
         """Return whether a line is part of a table. Tracebacks in a table are of ranks, not of the launcher."""
-        return self._left > 0 and line.label == self._label and _OF_TABLE.match(line.body) is not None
+        return self._lines_left > 0 and line.label == self._label and _OF_TABLE.match(line.body) is not None
 
     def read(self, line: LogLine) -> Iterator[Statement]:
         """Read a line, and yield the statements that it completes."""
-        if self.takes(line):
+        if self.is_in_table(line):
             yield from self._in_table(line)
             return
-        if self._left and line.label == self._label:
+        if self._lines_left and line.label == self._label:
             yield from self.end()
         if line.body.strip() == "Failures:":
-            self._left, self._label, self._is_root, self._item = MAX_TABLE, line.label, False, None
+            self._lines_left, self._label, self._is_root_cause, self._failure = MAX_TABLE, line.label, False, None
             return
         failed = _FAILED.search(line.text)
         if failed is not None:
-            fact = ended(int(failed["code"]))
+            fact = exit_from_code(int(failed["code"]))
             pid, local_rank = int(failed["pid"]), int(failed["local"])
             yield self._statement(line.number, failed[0], fact, local_rank=local_rank, pid=pid, time=line.time)
         slurm = _SLURM.search(line.text)
@@ -79,58 +87,58 @@ class Failures:
             yield self._statement(line.number, slurm[0], None, time=line.time)
 
     def end(self) -> Iterator[Statement]:
-        """Yield the last row at the end of the file or table."""
+        """Yield the last failure at the end of the file or table."""
         yield from self._close()
-        self._left = 0
+        self._lines_left = 0
 
     def _in_table(self, line: LogLine) -> Iterator[Statement]:
-        self._left -= 1
-        if _BORDER.match(line.body) or not self._left:
+        self._lines_left -= 1
+        if _BORDER.match(line.body) or not self._lines_left:
             yield from self.end()
-        elif _ITEM.match(line.body):
+        elif _FAILURE_HEAD.match(line.body):
             yield from self._close()
-            self._item = _Item(line.number)
+            self._failure = _Failure(line.number)
         elif line.body.startswith("Root Cause"):
             yield from self._close()
-            self._is_root = True
-        elif self._item is not None:
-            self._take(self._item, line)
+            self._is_root_cause = True
+        elif self._failure is not None:
+            self._add_line(self._failure, line)
 
     @staticmethod
-    def _take(item: _Item, line: LogLine) -> None:
-        row = _ROW.match(line.body)
-        if row is not None and "traceback" not in item.rows:
-            item.rows[row["name"]] = row["value"].strip()
+    def _add_line(failure: _Failure, line: LogLine) -> None:
+        entry = _FIELD.match(line.body)
+        if entry is not None and "traceback" not in failure.fields:
+            failure.fields[entry["name"]] = entry["value"].strip()
         elif "Traceback (most recent call last)" in line.body:
-            item.error = ""
+            failure.error = ""
         # The traceback is indented by two, and its exception is the first line that is not indented further.
-        elif not item.error and line.body.startswith("  ") and line.body[2:3].strip():
-            item.error = line.body.strip()
+        elif not failure.error and line.body.startswith("  ") and line.body[2:3].strip():
+            failure.error = line.body.strip()
 
     def _close(self) -> Iterator[Statement]:
-        item, self._item = self._item, None
-        if item is None:
+        failure, self._failure = self._failure, None
+        if failure is None:
             return
-        rank, code = _RANK.match(item.rows.get("rank", "")), _CODE.match(item.rows.get("exitcode", ""))
+        rank, code = _RANK.match(failure.fields.get("rank", "")), _CODE.match(failure.fields.get("exitcode", ""))
         if rank is None or code is None:
             return
-        error_file = item.rows.get("error_file", _NO_FILE)
-        fact = ended(
+        error_file = failure.fields.get("error_file", _NO_FILE)
+        fact = exit_from_code(
             int(code["code"]),
-            is_first=self._is_root,
+            is_first=self._is_root_cause,
             error_file="" if error_file == _NO_FILE else readable(error_file),
-            error=readable(item.error, MAX_TEXT),
+            error=readable(failure.error, MAX_TEXT),
         )
-        host = item.rows.get("host", "")
-        text = f"rank {rank['rank']} on {host} (pid {code['pid']}): {fact.way}"
+        host = failure.fields.get("host", "")
+        text = f"rank {rank['rank']} on {host} (pid {code['pid']}): {fact.outcome}"
         yield self._statement(
-            item.line,
+            failure.line,
             text,
             fact,
             rank=int(rank["rank"]),
             local_rank=int(rank["local"]),
             pid=int(code["pid"]),
-            time=item.rows.get("time", ""),
+            time=failure.fields.get("time", ""),
         )
 
     def _statement(

@@ -12,7 +12,7 @@ from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, SEND, Waiti
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.operations import RAISED, UNMET
-from otel_torchdist.model.units import item_bytes
+from otel_torchdist.model.text import item_bytes
 from otel_torchdist.sources.flight.dump import (
     EntryState,
     FlightDump,
@@ -80,8 +80,8 @@ def _group(channel: Channel, view: GroupView, name: str) -> FlightGroup:
     if not channel.is_point_to_point:
         return FlightGroup(name, description, view.name.ranks)
     tag = f" tag {channel.tag}" if channel.tag else ""
-    between = tuple(sorted({channel.source, channel.destination}))
-    return FlightGroup(f"{name} p2p {channel.source}->{channel.destination}{tag}", description, between)
+    members = tuple(sorted({channel.source, channel.destination}))
+    return FlightGroup(f"{name} p2p {channel.source}->{channel.destination}{tag}", description, members)
 
 
 Shape = tuple[int, ...]
@@ -100,7 +100,7 @@ class Sides(NamedTuple):
 def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: bool) -> Sides:
     """Return the shapes on both sides. The tape records one side, and the other is computed.
 
-    An `all_to_all` is assumed to be even; see `exchanged` for uneven exchanges.
+    An `all_to_all` is assumed to be even; see `uneven_sides` for uneven exchanges.
 
     Args:
         operation: Our name of the operation.
@@ -125,7 +125,7 @@ def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: b
     return Sides(shapes, tuple((members, *shape) for shape in shapes))
 
 
-def exchanged(shape: Shape, received: int) -> Sides:
+def uneven_sides(shape: Shape, received: int) -> Sides:
     """Return the sizes of an uneven `all_to_all` of one tensor.
 
     Args:
@@ -161,7 +161,7 @@ class Exported:
     Attributes:
         dumps: One for each rank, ascending.
         left_out: Calls that are not in the dumps.
-        renamed: The library written instead of a backend, by backend.
+        renamed: Library names written in place of backends that `torchfrtrace` does not accept, by backend.
     """
 
     dumps: tuple[FlightDump, ...]
@@ -179,6 +179,7 @@ def dumps_of(histories: Sequence[RankHistory], choice: ExportChoice) -> Exported
     positions = Positions(histories, choice)
     operations = (operation for calls in positions.calls.values() for _, operation in sorted(calls.items()))
     groups = groups_of(operations)
+    # Sizes are written for all members at a position, or for none.
     unsized = frozenset(
         position for position, calls in positions.calls.items() if any(map(_lacks_sizes, calls.values()))
     )
@@ -269,7 +270,7 @@ class _RankWriter:
             description=group.group.description,
             sequence=record.sequence,
             p2p_sequence=record.sequence if is_p2p else 0,
-            operation=record.sequence,
+            operation_number=record.sequence,
             profiling_name=self._profiling_name(operation, group.group),
             created_ns=record.entered_ns + offset_ns,
             started_ns=started_ns + offset_ns if started_ns is not None else None,
@@ -301,7 +302,7 @@ class _RankWriter:
             return Sides((NOTHING,), (NOTHING,)), ()
         splits, dtypes = operation.record.splits, tuple(map(recorded_dtype, signature.dtypes))
         if splits is not None and operation.operation_id in self._uneven and signature.shapes:
-            return exchanged(signature.shapes[0], splits.received // item_bytes(signature.dtypes[0])), dtypes
+            return uneven_sides(signature.shapes[0], splits.received // item_bytes(signature.dtypes[0])), dtypes
         is_root = operation.record.peer == self._history.rank
         sides = sides_of(operation.name, signature.shapes, members, is_root)
         return sides, dtypes * len(signature.shapes) if len(dtypes) == 1 else dtypes

@@ -56,7 +56,7 @@ def _entry(entry: FlightEntry) -> dict[str, Any]:
         "process_group": (entry.group, entry.description),
         "collective_seq_id": entry.sequence,
         "p2p_seq_id": entry.p2p_sequence,
-        "op_id": entry.operation,
+        "op_id": entry.operation_number,
         "profiling_name": entry.profiling_name,
         "time_created_ns": entry.created_ns,
         "input_sizes": list(map(list, entry.input_sizes)),

@@ -119,9 +119,9 @@ class Positions:
         from_any = _received_from_any(histories)
         for history in histories:
             for operation in history.operations:
-                reason = _why_not(operation, from_any)
+                reason = _reason_to_leave_out(operation, from_any)
                 if reason is None:
-                    self._note(history.rank, operation)
+                    self._record_progress(history.rank, operation)
                     by_position.setdefault(operation.operation_id, {})[history.rank] = operation
                 elif reason is not Reason.OPEN_CREATION or operation.record.completed_ns is None:
                     self._leave_out(reason, operation, choice)
@@ -132,7 +132,7 @@ class Positions:
             if _is_wanted(calls, choice, starts) and self._is_known(position, calls)
         }
 
-    def _note(self, rank: int, operation: OperationView) -> None:
+    def _record_progress(self, rank: int, operation: OperationView) -> None:
         channel, sequence = operation.operation_id
         self._newest[channel, rank] = max(sequence, self._newest.get((channel, rank), 0))
         if operation.record.completed_ns is not None:
@@ -176,7 +176,7 @@ def _received_from_any(histories: Sequence[RankHistory]) -> frozenset[tuple[str,
     )
 
 
-def _why_not(operation: OperationView, from_any: frozenset[tuple[str, int, int]]) -> Reason | None:
+def _reason_to_leave_out(operation: OperationView, from_any: frozenset[tuple[str, int, int]]) -> Reason | None:
     """Return the reason why a call cannot be written; None if it can."""
     channel = operation.operation_id.channel
     if channel.kind is RecordKind.RENDEZVOUS:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
 from otel_torchdist.sources.flight.reading.pickles import MAX_OBJECTS, PickleError, load
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
@@ -25,7 +25,7 @@ MAJOR: Final = 2
 MAX_ENTRIES: Final = 1_000_000
 MAX_PARTS: Final = 4_000_000
 """Upper bound on the shapes and frames of all entries. Shared objects count, and are decoded, each time."""
-AT_ONCE: Final = 32
+BATCH_ENTRIES: Final = 32
 """Entries converted in one call."""
 OLDEST: Final = 3
 """The first minor version that numbers collectives separately from sends and receives."""
@@ -108,6 +108,8 @@ class DecodedDump:
 
 @dataclass(slots=True)
 class _Faults:
+    """The invalid parts of a dump: their number, and the fault of the first."""
+
     count: int = 0
     first: str = ""
 
@@ -212,8 +214,8 @@ def _entries(part: Any, faults: _Faults) -> tuple[FlightEntry, ...]:
         raise DumpError("it holds too many objects")
     entries: dict[int, FlightEntry] = {}
     parts = 0
-    for first in range(0, len(values), AT_ONCE):
-        for nth, raw in _raw_entries(values[first : first + AT_ONCE], first, faults):
+    for first in range(0, len(values), BATCH_ENTRIES):
+        for nth, raw in _raw_entries(values[first : first + BATCH_ENTRIES], first, faults):
             parts += len(raw.input_sizes) + len(raw.output_sizes) + len(raw.frames)
             if raw.record_id in entries:
                 faults.note(f"entry {nth}: record {raw.record_id} is duplicated")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.sources.flight.dump import GLOO, called_name
+from otel_torchdist.sources.flight.dump import GLOO, parse_profiling_name
 from otel_torchdist.sources.flight.history import CondensedDump
 
 MIN_APART_NS: Final = 3_600_000_000_000
-"""Minimum time between dumps of different jobs. The last records of one job's ranks differ by less: a usual timeout."""
+"""Minimum time between dumps of different jobs. Dumps of one job usually differ by less: by one timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,18 @@ def sort_into_jobs(dumps: Iterable[CondensedDump]) -> list[FoundJob]:
             draft = _Job()
             drafts.append(draft)
         draft.add(dump)
-    jobs = [_finished(draft.dumps) for draft in drafts]
+    jobs = [_one_dump_per_rank(draft.dumps) for draft in drafts]
     return sorted(jobs, key=lambda job: (-len(job.dumps), -job.newest_ns))
 
 
 @dataclass(slots=True)
 class _Job:
+    """A job that is still being put together.
+
+    Attributes:
+        members: The different member lists of each group, by the group's name.
+    """
+
     dumps: list[CondensedDump] = field(default_factory=list[CondensedDump])
     newest_ns: int = 0
     members: dict[str, list[tuple[int, ...]]] = field(default_factory=dict[str, list[tuple[int, ...]]])
@@ -75,13 +81,13 @@ class _Job:
     def _disagrees(self, name: str, ranks: tuple[int, ...], rank: int) -> bool:
         if not ranks:
             return False
-        others = [other for other in self.members.get(name, ()) if other is not ranks and other != ranks]
+        differing = [known for known in self.members.get(name, ()) if known is not ranks and known != ranks]
         return any(
-            rank in other or (not self.ranks.isdisjoint(ranks) and bool({*ranks} & {*other})) for other in others
+            rank in known or (not self.ranks.isdisjoint(ranks) and bool({*ranks} & {*known})) for known in differing
         )
 
 
-def _finished(dumps: Sequence[CondensedDump]) -> FoundJob:
+def _one_dump_per_rank(dumps: Sequence[CondensedDump]) -> FoundJob:
     chosen: dict[int, CondensedDump] = {}
     replaced: list[CondensedDump] = []
     for dump in dumps:
@@ -97,5 +103,5 @@ def _finished(dumps: Sequence[CondensedDump]) -> FoundJob:
 
 def _preference(condensed: CondensedDump) -> tuple[bool, int, int]:
     """Return the sort key for dumps of one rank: a device's library before gloo, then newer before older."""
-    libraries = {called_name(call.entry.profiling_name).library for call in condensed.calls}
+    libraries = {parse_profiling_name(call.entry.profiling_name).library for call in condensed.calls}
     return bool(libraries - {GLOO}), condensed.newest_ns, condensed.lost + len(condensed.calls)

@@ -1,4 +1,4 @@
-"""Limits for reading untrusted archives."""
+"""Limits for reading untrusted files and archives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_torchdist.system.files.unpacking import FREE_BYTES, UnpackBudget
 NO_MEMORY: Final = "there is not enough memory to read it"
 HEADERS_PER_MEMBER: Final = 4096
 """Bytes of headers allowed per member, in addition to `ReadingLimits.free_headers`."""
-MAX_REPETITION: Final = 4
+MAX_COMPRESSED_PER_BYTE: Final = 4
 """Bytes of compressed members allowed per byte of the archive, in addition to `ReadingLimits.free_compressed`.
 
 The output of gzip cannot be compressed much further.
@@ -41,7 +41,7 @@ class ReadingLimits:
     free_bytes: int = FREE_BYTES
 
 
-USUAL: Final = ReadingLimits()
+DEFAULT_LIMITS: Final = ReadingLimits()
 
 
 class UnreadableError(TorchDistError):
@@ -51,17 +51,17 @@ class UnreadableError(TorchDistError):
 class ArchiveLimits:
     """Counters of one archive. All methods raise `UnreadableError` or `TooLargeError` at a limit."""
 
-    def __init__(self, size: int, allowance: UnpackBudget, limits: ReadingLimits = USUAL) -> None:
+    def __init__(self, size: int, budget: UnpackBudget, limits: ReadingLimits = DEFAULT_LIMITS) -> None:
         """Start the counters at 0.
 
         Args:
             size: Bytes of the archive.
-            allowance: Remaining budget for unpacked bytes, shared with other archives.
+            budget: Remaining budget for unpacked bytes, shared with other archives.
             limits: The limits.
         """
         self.limits = limits
         self._size = size
-        self._allowance = allowance
+        self._budget = budget
         self._input = 0
         self._output = 0
         self._members = 0
@@ -72,11 +72,11 @@ class ArchiveLimits:
         """Count bytes read from the archive, up to its size: a hostile zip may refer to the same bytes repeatedly."""
         packed = min(packed, self._size - self._input)
         self._input += packed
-        self._allowance.give(packed)
+        self._budget.give(packed)
 
     def add_output(self, size: int) -> None:
         """Count decompressed bytes."""
-        self._allowance.take(size)
+        self._budget.take(size)
         self._output += size
         if self._output > self.limits.total_bytes:
             raise UnreadableError(f"it unpacks to more than {self.limits.total_bytes >> 30} GiB; the rest is not read")
@@ -99,8 +99,8 @@ class ArchiveLimits:
     def add_compressed(self, size: int) -> None:
         """Count a member that is itself compressed, with its compressed size in bytes."""
         self._compressed += size
-        if self._compressed > self.limits.free_compressed + MAX_REPETITION * self._input:
+        if self._compressed > self.limits.free_compressed + MAX_COMPRESSED_PER_BYTE * self._input:
             raise UnreadableError(
-                f"its compressed members have more than {MAX_REPETITION} times its size; the rest is not read: unpack "
-                "it to have it read"
+                f"its compressed members have more than {MAX_COMPRESSED_PER_BYTE} times its size; the rest is not read"
+                ": unpack it to have it read"
             )

@@ -35,7 +35,7 @@ def _texts(opcode: bytes, size: bytes) -> bytes:
     return opcode + b"(?:" + b"|".join(re.escape(bytes([n])) + size + b".{%d}" % n for n in range(128)) + b")"
 
 
-_SHORT: Final = (
+_SHORT_OPCODES: Final = (
     rb"[hqK].|[]})(aesut.0N\x85-\x89\x94]+"  # references; containers, marks, None, booleans, MEMOIZE, STOP
     rb"|M..|J.{4}|G.{8}|j..[\x00-\x0f]\x00"  # numbers, references
     rb"|r..[\x00-\x03]\x00"  # an entry of the memo, below 2^18
@@ -44,10 +44,11 @@ _SHORT: Final = (
     rb"|\x95.{8}"  # FRAME: ignored, since the length of everything inside is checked
 )
 _TOKENS: Final = re.compile(
-    b"(?:" + _SHORT + b"|" + _texts(b"X", rb"\x00\x00\x00") + b"|" + _texts(b"\x8c", b"") + b"){1,4096}", re.DOTALL
+    b"(?:" + _SHORT_OPCODES + b"|" + _texts(b"X", rb"\x00\x00\x00") + b"|" + _texts(b"\x8c", b"") + b"){1,4096}",
+    re.DOTALL,
 )
 _TUPLES: Final = b"t\x85\x86\x87"
-_EMPTY: Final = b"]})"
+_EMPTY_CONTAINERS: Final = b"]})"
 
 
 def load(content: bytes) -> Any:
@@ -57,7 +58,7 @@ def load(content: bytes) -> Any:
         PickleError: It is not a pickle, is damaged, or holds anything but plain data.
     """
     check(content)
-    tuples = _at_most(content, _TUPLES)
+    tuples = _count_at_most(content, _TUPLES)
     if tuples <= SAFE_DEPTH:
         return _load(content)
     if tuples > MAX_TUPLES:
@@ -73,46 +74,46 @@ def check(content: bytes) -> None:
     """
     if not re.match(_PROTOCOLS, content):
         raise PickleError("it is not a pickle of protocol 2 to 5")
-    if _at_most(content, _EMPTY) > MAX_OBJECTS:
+    if _count_at_most(content, _EMPTY_CONTAINERS) > MAX_OBJECTS:
         raise PickleError("it holds too many objects")
     if not content.endswith(b"."):
         raise PickleError("it is truncated, or not a pickle")
-    at, end = 2, len(content)
-    while at < end:
-        match = _TOKENS.match(content, at)
-        at = match.end() if match is not None else _after_long(content, at)
+    position, end = 2, len(content)
+    while position < end:
+        match = _TOKENS.match(content, position)
+        position = match.end() if match is not None else _end_of_opcode(content, position)
 
 
-def _at_most(content: bytes, opcodes: bytes) -> int:
+def _count_at_most(content: bytes, opcodes: bytes) -> int:
     """Return an upper bound on the number of these opcodes. Their bytes also occur in strings and numbers."""
     return len(content) - len(content.translate(None, opcodes))
 
 
-def _after_long(content: bytes, at: int) -> int:
-    """Return the position after an opcode whose length or memo index a regular expression cannot check."""
-    opcode, argument = content[at : at + 1], content[at + 1 : at + 9]
+def _end_of_opcode(content: bytes, position: int) -> int:
+    """Return the end of an opcode whose length or memo index a regular expression cannot check."""
+    opcode, argument = content[position : position + 1], content[position + 1 : position + 9]
     if opcode == b"X" and len(argument) >= 4:
-        after = at + 5 + int.from_bytes(argument[:4], "little")
+        after = position + 5 + int.from_bytes(argument[:4], "little")
     elif opcode == b"\x8c" and argument:
-        after = at + 2 + argument[0]
+        after = position + 2 + argument[0]
     elif opcode in (b"r", b"j") and len(argument) >= 4:
-        after = at + 5
-        if int.from_bytes(argument[:4], "little") > at:  # each memo entry takes at least one byte
+        after = position + 5
+        if int.from_bytes(argument[:4], "little") > position:  # each memo entry takes at least one byte
             raise PickleError("it refers to an object that it does not hold")
-    elif opcode in _KNOWN:
+    elif opcode in _KNOWN_OPCODES:
         raise PickleError("it is truncated")
     else:
-        raise PickleError(f"it holds something other than plain data (opcode {opcode!r} at byte {at})")
+        raise PickleError(f"it holds something other than plain data (opcode {opcode!r} at byte {position})")
     if after > len(content):
         raise PickleError("it is truncated")
     return after
 
 
-_KNOWN: Final = frozenset(bytes([code]) for code in b"hqKMJGjrX\x8a\x8c\x95")
+_KNOWN_OPCODES: Final = frozenset(bytes([code]) for code in b"hqKMJGjrX\x8a\x8c\x95")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that refuses all classes: a second line of defence behind the check of opcodes."""
+    """An unpickler that refuses all classes: a second line of defense behind the check of opcodes."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         """Refuse."""

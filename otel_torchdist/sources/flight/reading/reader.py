@@ -9,19 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.sources.flight.dump import FlightDump
 from otel_torchdist.sources.flight.history import CondensedDump, condense
 from otel_torchdist.sources.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.sources.flight.reading.jobs import FoundJob, sort_into_jobs
-from otel_torchdist.sources.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
+from otel_torchdist.sources.flight.reading.limits import DEFAULT_LIMITS, NO_MEMORY, ReadingLimits, UnreadableError
 from otel_torchdist.sources.flight.reading.parallel import read_each
 from otel_torchdist.sources.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.system.progress import Advance, unreported
 from otel_torchdist.system.this_process.commands import without_collecting_garbage
 from otel_torchdist.tape.layout import MAX_RANKS
 
-_ENDINGS: Final = frozenset(
+_EXTENSIONS: Final = frozenset(
     {"json", "et", "pkl", "pickle", "p", "bin", "pt", "dump", "trace", "log", "txt", "gz", "fr"}
 )
 _PATTERNS: Final = (
@@ -34,7 +34,7 @@ _PATTERNS: Final = (
 
 def rank_in(name: str) -> int | None:
     """Return the rank in a file name such as `nccl_trace_rank_3`, `_dump_3` or `rank3.json`; None without one."""
-    stem = _without_endings(name)
+    stem = _without_extensions(name)
     for pattern in _PATTERNS:
         matches = pattern.findall(stem)
         if matches and int(matches[-1]) < MAX_RANKS:
@@ -42,11 +42,11 @@ def rank_in(name: str) -> int | None:
     return None
 
 
-def _without_endings(name: str) -> str:
-    stem, dot, ending = name.rpartition(".")
-    while dot and ending.lower() in _ENDINGS:
+def _without_extensions(name: str) -> str:
+    stem, dot, extension = name.rpartition(".")
+    while dot and extension.lower() in _EXTENSIONS:
         name = stem
-        stem, dot, ending = name.rpartition(".")
+        stem, dot, extension = name.rpartition(".")
     return name
 
 
@@ -61,17 +61,19 @@ class FoundDumps:
     Attributes:
         dumps: Dumps of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
         notes: A line for each file or group of files left out, with the reason.
-        others: Files that are not dumps, such as text output of other tools.
+        other_files: Files that are not dumps, such as text output of other tools.
         traces: Paths of profiler traces, which other commands read.
     """
 
     dumps: tuple[CondensedDump, ...]
     notes: tuple[str, ...]
-    others: tuple[Path, ...]
+    other_files: tuple[Path, ...]
     traces: tuple[str, ...] = ()
 
 
-def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL, advance: Advance = unreported) -> FoundDumps:
+def read_dumps(
+    paths: Sequence[Path], limits: ReadingLimits = DEFAULT_LIMITS, advance: Advance = unreported
+) -> FoundDumps:
     """Read the dumps of one job, condensed.
 
     Args:
@@ -83,19 +85,19 @@ def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL, advance: Ad
     traces: list[str] = []
     files = _without_traces(find_files(paths, skipped, limits), traces)
     read: list[_ReadFile[CondensedDump]] = []
-    for file in read_each(partial(_read_condensed, most=limits.file_bytes), files):
+    for file in read_each(partial(_read_condensed, max_bytes=limits.file_bytes), files):
         read.append(file)
         advance(1)
     problems = [problem for file in read for problem in file.problems]
-    skipped.others += [file.other for file in read if file.other is not None]
-    skipped.others_inside += sum(file.is_other and file.other is None for file in read)
+    skipped.other_files += [file.other_file for file in read if file.other_file is not None]
+    skipped.other_members += sum(file.is_not_dump and file.other_file is None for file in read)
     jobs = sort_into_jobs(_with_shared_members([file.dump for file in read if file.dump is not None]))
-    notes = [*shortened(skipped.problems), *shortened(problems), *_others(skipped), *_of_traces(traces)]
-    others = tuple(skipped.others)
+    notes = [*shortened(skipped.problems), *shortened(problems), *_notes_on_skipped(skipped), *_notes_on_traces(traces)]
+    other_files = tuple(skipped.other_files)
     if not jobs:
-        return FoundDumps((), tuple(notes), others, tuple(traces))
-    notes += [*_of_other_jobs(jobs[1:]), *_of_replaced(jobs[0])]
-    return FoundDumps(jobs[0].dumps, tuple(notes), others, tuple(traces))
+        return FoundDumps((), tuple(notes), other_files, tuple(traces))
+    notes += [*_notes_on_other_jobs(jobs[1:]), *_notes_on_replaced(jobs[0])]
+    return FoundDumps(jobs[0].dumps, tuple(notes), other_files, tuple(traces))
 
 
 def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterator[FlightDump]:
@@ -125,7 +127,7 @@ def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[F
             yield file
 
 
-def _of_traces(traces: Sequence[str]) -> Iterator[str]:
+def _notes_on_traces(traces: Sequence[str]) -> Iterator[str]:
     hint = "no state of a hang; `otel-torchdist analyze` reads"
     if len(traces) == 1:
         yield f"{traces[0]} is a profiler trace and holds {hint} it"
@@ -156,34 +158,34 @@ class _ReadFile(Generic[_Dump]):
     Attributes:
         dump: The dump; None for another file, or if its rank is unknown.
         problems: A line for each fault.
-        is_other: Whether the file is intact but not a dump.
-        other: Path of the file if `is_other`; None for a member of an archive.
+        is_not_dump: Whether the file is intact but not a dump.
+        other_file: Path of the file if `is_not_dump`; None for a member of an archive.
     """
 
     dump: _Dump | None
     problems: tuple[str, ...] = ()
-    is_other: bool = False
-    other: Path | None = None
+    is_not_dump: bool = False
+    other_file: Path | None = None
 
 
-def _read_condensed(file: FoundFile, most: int) -> _ReadFile[CondensedDump]:
+def _read_condensed(file: FoundFile, max_bytes: int) -> _ReadFile[CondensedDump]:
     with without_collecting_garbage():
-        read = _read(file, most)
+        read = _read(file, max_bytes)
         dump = condense(read.dump) if read.dump is not None else None
-        return _ReadFile(dump, read.problems, read.is_other, read.other)
+        return _ReadFile(dump, read.problems, read.is_not_dump, read.other_file)
 
 
-def _read(file: FoundFile, most: int = USUAL.file_bytes) -> _ReadFile[FlightDump]:
+def _read(file: FoundFile, max_bytes: int = DEFAULT_LIMITS.file_bytes) -> _ReadFile[FlightDump]:
     rank = rank_in(file.name)
     content = b""
     try:
-        content = file.read(most)
+        content = file.read(max_bytes)
         if not content and rank is None:
-            return _ReadFile(None, is_other=True, other=file.file)  # such as a rank's empty standard output
+            return _ReadFile(None, is_not_dump=True, other_file=file.file)  # such as a rank's empty standard output
         decoded = decode(content, rank if rank is not None else -1, file.path)
     except (DumpError, UnreadableError) as error:
         if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
-            return _ReadFile(None, is_other=True, other=file.file)  # JSON of another tool
+            return _ReadFile(None, is_not_dump=True, other_file=file.file)  # JSON of another tool
         return _ReadFile(None, (f"{file.path}: {error}",))
     except MemoryError:
         return _ReadFile(None, (f"{file.path}: {NO_MEMORY}",))
@@ -208,15 +210,15 @@ def shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]
 
 
-def _others(skipped: Skipped) -> Iterator[str]:
-    if skipped.others_inside:
-        files = "1 other file" if skipped.others_inside == 1 else f"{skipped.others_inside:,} other files"
+def _notes_on_skipped(skipped: Skipped) -> Iterator[str]:
+    if skipped.other_members:
+        files = "1 other file" if skipped.other_members == 1 else f"{skipped.other_members:,} other files"
         yield f"{files} inside archives: unpack them to have them read"
     if skipped.tapes:
         yield "there are tapes too: `otel-torchdist diagnose --run-dir` reads them, from a folder"
 
 
-def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
+def _notes_on_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
     for job in others[:MAX_LINES]:
         ranks = name_ranks(sorted(dump.rank for dump in job.dumps))
         count = len(job.dumps) + len(job.replaced)
@@ -227,7 +229,7 @@ def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
         yield f"and files of {len(others) - MAX_LINES} more jobs"
 
 
-def _of_replaced(job: FoundJob) -> Iterator[str]:
+def _notes_on_replaced(job: FoundJob) -> Iterator[str]:
     if not job.replaced:
         return
     ranks = sorted({dump.rank for dump in job.replaced})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.flight.reading.archives import is_archive, members_of
-from otel_torchdist.sources.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
+from otel_torchdist.sources.flight.reading.limits import DEFAULT_LIMITS, NO_MEMORY, ReadingLimits, UnreadableError
 from otel_torchdist.system.files.others import read_regular
 from otel_torchdist.system.files.unpacking import TooLargeError, UnpackBudget, gunzip, gunzip_start
 
@@ -83,53 +83,53 @@ class FoundFile:
         """Whether keys in the first bytes, not just the file type, identify a dump."""
         return not self.is_trace and _OF_DUMPS.search(self.start) is not None
 
-    def read(self, most: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
         """Return the content, decompressed.
 
         Args:
-            most: Maximum size in bytes, both compressed and decompressed.
+            max_bytes: Maximum size in bytes, both compressed and decompressed.
 
         Raises:
             UnreadableError: It cannot be read; the message gives the reason.
         """
         try:
-            return _unzipped(self.read_as_it_is(most), most)
+            return _unzipped(self.read_stored(max_bytes), max_bytes)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise UnreadableError(_reason(error)) from error
 
-    def read_as_it_is(self, most: int) -> bytes:
+    def read_stored(self, max_bytes: int) -> bytes:
         """Return the stored content, compressed or not.
 
         Args:
-            most: Maximum size in bytes.
+            max_bytes: Maximum size in bytes.
 
         Raises:
             UnreadableError: It cannot be read; the message gives the reason.
         """
         try:
-            return (self.packed or b"") if self.file is None else read_regular(self.file.resolve(), most)
+            return (self.packed or b"") if self.file is None else read_regular(self.file.resolve(), max_bytes)
         except (OSError, ValueError) as error:
             raise UnreadableError(_reason(error)) from error
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Files that are not dumps.
+    """The files that are left out.
 
     Attributes:
-        others: Files that are not dumps, for other readers.
-        others_inside: Number of files inside archives that are not dumps.
+        other_files: Files of other kinds, for other readers.
+        other_members: Number of files of other kinds inside archives.
         tapes: Number of tapes.
         problems: A line for each unreadable file, with its path.
     """
 
-    others: list[Path] = field(default_factory=list[Path])
-    others_inside: int = 0
+    other_files: list[Path] = field(default_factory=list[Path])
+    other_members: int = 0
     tapes: int = 0
     problems: list[str] = field(default_factory=list[str])
 
 
-def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = USUAL) -> Iterator[FoundFile]:
+def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = DEFAULT_LIMITS) -> Iterator[FoundFile]:
     """Yield files that may be dumps or traces. They are read lazily, so that only a few are in memory.
 
     Args:
@@ -137,10 +137,10 @@ def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = 
         skipped: Receives the files left out.
         limits: Bounds on unpacking.
     """
-    allowance = UnpackBudget(limits.free_bytes)
+    budget = UnpackBudget(limits.free_bytes)
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
-            yield from _found_in(file, skipped, limits, allowance)
+            yield from _found_in(file, skipped, limits, budget)
 
 
 def count_files(paths: Sequence[Path]) -> int | None:
@@ -158,10 +158,10 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
     count = 0
     depth = len(folder.parts)
 
-    def note(error: OSError) -> None:
+    def add_problem(error: OSError) -> None:
         skipped.problems.append(f"{readable(str(error.filename))}: {error.strerror}")
 
-    for parent, folders, names in os.walk(folder, onerror=note):
+    for parent, folders, names in os.walk(folder, onerror=add_problem):
         if len(Path(parent).parts) - depth >= MAX_DEPTH:
             folders.clear()
         folders.sort()
@@ -173,64 +173,64 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
             yield Path(parent, name)
 
 
-def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget) -> Iterator[FoundFile]:
-    shown = readable(str(file))
+def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, budget: UnpackBudget) -> Iterator[FoundFile]:
+    display_path = readable(str(file))
     try:
         resolved = file.resolve(strict=True)
         if not resolved.is_file():
-            return  # torch requests dumps by a named pipe beside them
+            return  # torch has a named pipe beside the dumps, by which they are requested
         if is_archive(file.name):
-            yield from _found_inside(resolved, shown, skipped, limits, allowance)
+            yield from _found_inside(resolved, display_path, skipped, limits, budget)
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
             if start.startswith(_GZIP):
                 stream.seek(0)
-                start = gunzip_start(stream, _START_BYTES) or start  # not all of it: it may be a log of gigabytes
+                start = gunzip_start(stream, _START_BYTES) or start  # only its start: it may be a log of gigabytes
         if file.suffix == _TAPE:
             skipped.tapes += 1
             return
         if start and not _may_be_dump(start):
-            skipped.others.append(file)
+            skipped.other_files.append(file)
             return
     except (OSError, ValueError, RuntimeError) as error:
-        skipped.problems.append(f"{shown}: {_reason(error)}")
+        skipped.problems.append(f"{display_path}: {_reason(error)}")
         return
-    yield FoundFile(shown, file.name, file, start=start)
+    yield FoundFile(display_path, file.name, file, start=start)
 
 
 def _found_inside(
-    archive: Path, shown: str, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget
+    archive: Path, display_path: str, skipped: Skipped, limits: ReadingLimits, budget: UnpackBudget
 ) -> Iterator[FoundFile]:
     try:
-        for name, content in members_of(archive, limits.file_bytes, allowance, limits):
-            inner = readable(f"{shown}/{name}")
+        for name, content in members_of(archive, limits.file_bytes, budget, limits):
+            inner = readable(f"{display_path}/{name}")
             if content is None:
                 skipped.problems.append(f"{inner}: it has more than {limits.file_bytes} bytes")
             elif name.endswith(_TAPE):
                 skipped.tapes += 1
             elif content and not _may_be_dump(content[:_START_BYTES]):
-                skipped.others_inside += 1
+                skipped.other_members += 1
             else:
                 start = content[:_START_BYTES]
                 if start.startswith(_GZIP):
                     start = gunzip_start(io.BytesIO(content), _START_BYTES) or start
                 yield FoundFile(inner, PurePosixPath(name).name, None, content, start)
     except (UnreadableError, TooLargeError, OSError, ValueError) as error:
-        skipped.problems.append(f"{shown}: {_reason(error)}")
+        skipped.problems.append(f"{display_path}: {_reason(error)}")
     except MemoryError:
-        skipped.problems.append(f"{shown}: {NO_MEMORY}")
+        skipped.problems.append(f"{display_path}: {NO_MEMORY}")
 
 
-def _unzipped(content: bytes, most: int) -> bytes:
+def _unzipped(content: bytes, max_bytes: int) -> bytes:
     """Return the content of a file, decompressed if it is a gzip file."""
     if not content.startswith(_GZIP):
         return content
-    unzipped, error = gunzip(content, most + 1)
+    unzipped, error = gunzip(content, max_bytes + 1)
     if error is not None:
         raise error
-    if len(unzipped) > most:
-        raise ValueError(f"it has more than {most} bytes")
+    if len(unzipped) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes")
     return unzipped
 
 
@@ -239,7 +239,7 @@ def _may_be_dump(start: bytes) -> bool:
 
 
 def _is_chakra(start: bytes) -> bool:
-    """Return whether a version of the stated length comes first: a log may begin with letter, newline, digit."""
+    """Return whether the bytes begin with a version of the stated length. Logs may match the bytes before it."""
     match = _OF_CHAKRA.match(start)
     return match is not None and len(match["version"]) >= match["length"][0]
 

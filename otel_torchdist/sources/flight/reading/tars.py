@@ -35,16 +35,22 @@ _REGULAR: Final = (b"0", b"\0", b"7", b"S")
 _WITHOUT_CONTENT: Final = (b"1", b"2", b"3", b"4", b"5", b"6")
 _SPARSE: Final = b"S"
 _LONG_NAME, _LONG_LINK = b"L", b"K"
-_KEYWORDS, _KEYWORDS_OF_SOLARIS, _KEYWORDS_OF_ALL = b"x", b"X", b"g"
-_OLD_PARTS, _MORE_PARTS = 4, 21
-_KNOWN: Final = frozenset(
+_KEYWORDS, _SOLARIS_KEYWORDS, _GLOBAL_KEYWORDS = b"x", b"X", b"g"
+_HEADER_EXTENTS, _BLOCK_EXTENTS = 4, 21
+"""Number of sparse parts listed in a header of GNU's old format, and in each block after it."""
+_KNOWN_KEYWORDS: Final = frozenset(
     {b"path", b"size", *(b"GNU.sparse." + word for word in (b"name", b"map", b"size", b"major", b"minor", b"realsize"))}
 )
 
 
 @dataclass(slots=True)
 class _Extended:
-    """The extended headers before a member."""
+    """The extended headers before a member.
+
+    Attributes:
+        keywords: Values of pax keywords; a long name is stored as `path`.
+        parts: Values of the keywords that repeat: offsets and sizes of sparse parts.
+    """
 
     keywords: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     parts: list[bytes] = field(default_factory=list[bytes])
@@ -67,39 +73,39 @@ class _Head:
     block: bytes
 
 
-def read_tar(stream: Readable, most: int, limits: ArchiveLimits) -> Iterator[tuple[str, bytes | None]]:
-    """Yield name and content of each regular file; None for the content of more than `most` bytes.
+def read_tar(stream: Readable, max_bytes: int, limits: ArchiveLimits) -> Iterator[tuple[str, bytes | None]]:
+    """Yield name and content of each regular file; None for the content of more than `max_bytes`.
 
     Args:
         stream: The decompressed archive. It counts its own bytes.
-        most: Maximum bytes of one member.
+        max_bytes: Maximum bytes of one member.
         limits: Counts members, headers, and the zeros of sparse members.
 
     Raises:
         UnreadableError: The archive is damaged, or exceeds a limit.
     """
     source = _Source(stream, limits)
-    shared: dict[bytes, bytes] = {}
+    global_keywords: dict[bytes, bytes] = {}
     extended = _Extended()
     block = source.block()
     if not block:
         raise UnreadableError("it is empty")
     while block.strip(b"\0"):  # a block of zeros ends the archive
         head = _head(block, source.limits)
-        if head.kind in (_KEYWORDS, _KEYWORDS_OF_SOLARIS):
+        if head.kind in (_KEYWORDS, _SOLARIS_KEYWORDS):
             _add_keywords(extended, source.extended(head.size))
-        elif head.kind == _KEYWORDS_OF_ALL:
+        elif head.kind == _GLOBAL_KEYWORDS:
             global_header = _Extended()
             _add_keywords(global_header, source.extended(head.size))
-            shared.update(global_header.keywords)
+            global_keywords.update(global_header.keywords)
         elif head.kind == _LONG_NAME:
             extended.keywords.setdefault(b"path", _text(source.extended(head.size)))
         elif head.kind == _LONG_LINK:
             source.extended(head.size)
         else:
             limits.add_member()
-            extended.keywords = {**shared, **extended.keywords}
-            yield from _read_member(source, head, extended, most)
+            extended.keywords = {**global_keywords, **extended.keywords}
+            yield from _read_member(source, head, extended, max_bytes)
             extended = _Extended()
         block = source.block()
 
@@ -113,14 +119,14 @@ class _Source:
 
     def block(self) -> bytes:
         """Return the next block; b'' at the end of the stream."""
-        content = self._pieces(BLOCK)
+        content = self._read_pieces(BLOCK)
         if content and len(content) < BLOCK:
             raise EOFError(_CUT_OFF)
         return content
 
     def exactly(self, size: int) -> bytes:
         """Return the next `size` bytes."""
-        content = self._pieces(size)
+        content = self._read_pieces(size)
         if len(content) < size:
             raise EOFError(_CUT_OFF)
         return content
@@ -146,7 +152,7 @@ class _Source:
                 raise EOFError(_CUT_OFF)
             size -= skipped
 
-    def _pieces(self, size: int) -> bytes:
+    def _read_pieces(self, size: int) -> bytes:
         content = self._stream.read(size)
         if len(content) == size or not content:
             return content
@@ -159,7 +165,7 @@ class _Source:
 
 def _head(block: bytes, limits: ArchiveLimits) -> _Head:
     limits.add_header(BLOCK)
-    _check_sum(block)
+    _verify_checksum(block)
     kind = block[156:157]
     name, prefix = _text(block[:100]), _text(block[345:500])
     if prefix and kind not in (_LONG_NAME, _LONG_LINK, _SPARSE):
@@ -169,16 +175,18 @@ def _head(block: bytes, limits: ArchiveLimits) -> _Head:
     return _Head(kind, name, _number(block[124:136]), block)
 
 
-def _check_sum(block: bytes) -> None:
+def _verify_checksum(block: bytes) -> None:
     """Check the sum of a header's bytes. Old programs summed signed bytes."""
     expected = _number(block[148:156])
-    others = block[:148] + b"        " + block[156:]
-    unsigned = sum(others)
-    if expected not in (unsigned, unsigned - 256 * sum(byte > 127 for byte in others)):
+    summed = block[:148] + b"        " + block[156:]
+    unsigned = sum(summed)
+    if expected not in (unsigned, unsigned - 256 * sum(byte > 127 for byte in summed)):
         raise UnreadableError("it is damaged (a header's checksum is wrong)")
 
 
-def _read_member(source: _Source, head: _Head, extended: _Extended, most: int) -> Iterator[tuple[str, bytes | None]]:
+def _read_member(
+    source: _Source, head: _Head, extended: _Extended, max_bytes: int
+) -> Iterator[tuple[str, bytes | None]]:
     """Yield a member if it is a regular file, and advance to the end of its content."""
     keywords = extended.keywords
     stored = number_of(keywords[b"size"]) if b"size" in keywords else head.size
@@ -191,19 +199,19 @@ def _read_member(source: _Source, head: _Head, extended: _Extended, most: int) -
         source.skip(padded)
         return
     name = keywords.get(b"GNU.sparse.name") or keywords.get(b"path") or head.name
-    reader = _Stored(source, stored)
+    reader = _StoredContent(source, stored)
     size, extents = _extents(source, head, extended, reader)
     content = None
     if extents is None:
-        content = reader.read(stored) if stored <= most else None
-    elif size <= most:
+        content = reader.read(stored) if stored <= max_bytes else None
+    elif size <= max_bytes:
         source.limits.add_output(size)
         content = filled(extents, size, reader.read)
     yield name.decode("utf-8", "surrogateescape"), content
     source.skip(padded - reader.consumed)
 
 
-class _Stored:
+class _StoredContent:
     """The stored content of a member."""
 
     def __init__(self, source: _Source, size: int) -> None:
@@ -213,20 +221,20 @@ class _Stored:
 
     def read(self, size: int) -> bytes:
         """Read exactly `size` bytes."""
-        return self._take(size, self._source.exactly)
+        return self._read_counted(size, self._source.exactly)
 
     def read_header(self, size: int) -> bytes:
         """Read exactly `size` bytes of a sparse map, counted as a header."""
-        return self._take(size, self._source.header)
+        return self._read_counted(size, self._source.header)
 
-    def _take(self, size: int, read: Callable[[int], bytes]) -> bytes:
+    def _read_counted(self, size: int, read: Callable[[int], bytes]) -> bytes:
         self.consumed += size
         if self.consumed > self._size:
             raise UnreadableError("it is damaged (a member is longer than it states)")
         return read(size)
 
 
-def _extents(source: _Source, head: _Head, extended: _Extended, reader: _Stored) -> tuple[int, Extents | None]:
+def _extents(source: _Source, head: _Head, extended: _Extended, reader: _StoredContent) -> tuple[int, Extents | None]:
     """Return the size and the stored parts of a sparse member; None for the parts of other members."""
     if head.kind == _SPARSE:
         return _extents_of_gnu(head, source)
@@ -238,30 +246,30 @@ def _extents(source: _Source, head: _Head, extended: _Extended, reader: _Stored)
 
 
 def _extents_of_gnu(head: _Head, source: _Source) -> tuple[int, Extents]:
-    extents = extents_of_header(head.block, 386, _OLD_PARTS, _number)
+    extents = extents_of_header(head.block, 386, _HEADER_EXTENTS, _number)
     has_more = head.block[482]
     while has_more:
         more = source.header(BLOCK)  # not included in the stated size
-        extents += extents_of_header(more, 0, _MORE_PARTS, _number)
+        extents += extents_of_header(more, 0, _BLOCK_EXTENTS, _number)
         has_more = more[504]
     return _number(head.block[483:495]), extents
 
 
 def _add_keywords(extended: _Extended, content: bytes) -> None:
     """Parse pax records: the length in decimal, a space, a keyword, `=`, a value, and a line break."""
-    at = 0
-    while at < len(content) and content[at]:
-        space = content.find(b" ", at, at + _MAX_LENGTH)
-        end = at + int(content[at:space]) if space > at and content[at:space].isdigit() else 0
+    position = 0
+    while position < len(content) and content[position]:
+        space = content.find(b" ", position, position + _MAX_LENGTH)
+        end = position + int(content[position:space]) if space > position and content[position:space].isdigit() else 0
         equals = content.find(b"=", space, end) if space < end <= len(content) else -1
         if equals < 0:
             raise UnreadableError("it is damaged (an extended header is wrong)")
         keyword, value = content[space + 1 : equals], content[equals + 1 : end - 1]
         if keyword in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
             extended.parts.append(value)
-        elif keyword in _KNOWN:
+        elif keyword in _KNOWN_KEYWORDS:
             extended.keywords[keyword] = value
-        at = end
+        position = end
 
 
 def _text(content: bytes) -> bytes:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from otel_torchdist.sources.profiles.profile import DecodedTrace
 from otel_torchdist.sources.profiles.reading.document import CUT_OFF, TraceError
-from otel_torchdist.sources.profiles.reading.trace_nodes import Attribute, Inputs, Node, Nodes, matters
+from otel_torchdist.sources.profiles.reading.trace_nodes import Attribute, Inputs, Node, Nodes, is_relevant
 
 MAX_MESSAGE: Final = 16 << 20
 """Upper bound on the bytes of a node."""
@@ -100,7 +100,7 @@ def decode_chakra(content: bytes, path: str, rank: int | None) -> tuple[DecodedT
 def _add(nodes: Nodes, node_class: Any, message: bytes) -> None:
     try:
         node = node_class.FromString(message)
-        if matters(node.name):
+        if is_relevant(node.name):
             nodes.add(_decoded(node))
     except (DecodeError, ValueError, OverflowError, RecursionError) as error:
         nodes.leave_out(error)

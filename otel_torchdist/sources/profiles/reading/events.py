@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.profiles.profile import NO_RANK, ProfiledStep
 from otel_torchdist.sources.profiles.reading.document import MAX_REASON
 from otel_torchdist.tape.layout import MAX_TIME_NS
@@ -116,15 +116,15 @@ _EVENTS: Final = msgspec.json.Decoder(_Event, strict=False)
 
 
 class _Kind(Enum):
-    """The kind of an event that is decoded or noticed."""
+    """The kinds of events that are read."""
 
     RECORD = "a call"
     KERNEL = "a kernel of a communication library"
     OPERATOR = "a call of another backend"
-    SLICE = "when gloo ran it"
+    SLICE = "a run on a thread of gloo"
     STEP = "a step"
     BACKWARD = "a part of a backward pass"
-    OPERATION = "an operator that is no communication"
+    OPERATION = "an operator other than communication"
 
 
 @dataclass(slots=True)
@@ -140,8 +140,8 @@ class TraceEvents:
         backward: Parts of backward passes, by thread.
         step_threads: Threads with the profiler's step events.
         process: Id of the process.
-        has_operators: Whether the trace has events of threads, not only of devices.
-        bad: Number of events that could not be decoded.
+        has_operators: Whether the trace has events of CPU threads, not only of devices.
+        bad_parts: Number of events that could not be decoded.
         first_fault: The fault of the first of them; '' without any.
     """
 
@@ -154,7 +154,7 @@ class TraceEvents:
     step_threads: set[int] = field(default_factory=set[int])
     process: int = 0
     has_operators: bool = False
-    bad: int = 0
+    bad_parts: int = 0
     first_fault: str = ""
 
     def add(self, kind: _Kind, event: TraceEvent) -> None:
@@ -171,7 +171,7 @@ class TraceEvents:
             (self.operators if kind is _Kind.OPERATOR else self.slices).append(event)
 
     def _add_step(self, event: TraceEvent, number: str) -> None:
-        """Add a step. If several threads record it, it lasts from the first begin to the last end."""
+        """Add a step. If several threads record it, it lasts from the first start to the last end."""
         if not number.isdecimal() or len(number) > 9:
             return
         step = int(number)
@@ -182,7 +182,7 @@ class TraceEvents:
 
     def note(self, fault: str) -> None:
         """Count an invalid event."""
-        self.bad += 1
+        self.bad_parts += 1
         self.first_fault = self.first_fault or readable(fault, MAX_REASON)
 
 
@@ -252,49 +252,49 @@ def _nanoseconds(microseconds: int | float) -> int:
     return microseconds * _NS if isinstance(microseconds, int) else round(microseconds * _NS)
 
 
-class StepMoments:
+class TimeIndex:
     """An index from times to steps and backward passes."""
 
     def __init__(self, events: TraceEvents) -> None:
         """Index the steps and the backward passes of a trace."""
         self.steps: Final = tuple(sorted(events.steps.values(), key=lambda step: (step.begun_ns, step.number)))
-        self._begins = [step.begun_ns for step in self.steps]
+        self._starts = [step.begun_ns for step in self.steps]
         self._backward = _outermost(events.backward)
         # Autograd has its own threads for devices. On the main thread it runs only CPU nodes.
-        self._of_autograd = {*events.backward} - events.step_threads - {events.process}
-        self._is_known = events.has_operators
+        self._autograd_threads = {*events.backward} - events.step_threads - {events.process}
+        self._has_thread_events = events.has_operators
 
-    def step_at(self, moment_ns: int) -> int:
+    def step_at(self, time_ns: int) -> int:
         """Return the number of the step at a time; 0 for none."""
-        place = bisect_right(self._begins, moment_ns) - 1
-        if place < 0:
+        index = bisect_right(self._starts, time_ns) - 1
+        if index < 0:
             return 0
-        step = self.steps[place]
-        is_last = place == len(self.steps) - 1
-        return 0 if is_last and moment_ns > step.ended_ns else step.number
+        step = self.steps[index]
+        is_last = index == len(self.steps) - 1
+        return 0 if is_last and time_ns > step.ended_ns else step.number
 
-    def in_backward(self, thread: int, moment_ns: int) -> bool | None:
-        """Return whether a thread was in a backward pass; None if the trace has no events of threads."""
-        if not self._is_known:
+    def in_backward(self, thread: int, time_ns: int) -> bool | None:
+        """Return whether a thread was in a backward pass; None if the trace has no events of CPU threads."""
+        if not self._has_thread_events:
             return None
-        if thread in self._of_autograd:
+        if thread in self._autograd_threads:
             return True
-        begins, ends = self._backward.get(thread, ((), ()))
-        place = bisect_right(begins, moment_ns) - 1
-        return place >= 0 and moment_ns <= ends[place]
+        starts, ends = self._backward.get(thread, ((), ()))
+        index = bisect_right(starts, time_ns) - 1
+        return index >= 0 and time_ns <= ends[index]
 
 
 def _outermost(by_thread: Mapping[int, list[Interval]]) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
-    """Return, for each thread, begins and ends of its merged intervals, ascending."""
+    """Return, for each thread, starts and ends of its merged intervals, ascending."""
     merged: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
     for thread, intervals in by_thread.items():
-        begins: list[int] = []
+        starts: list[int] = []
         ends: list[int] = []
         for begun_ns, ended_ns in sorted(intervals):
             if ends and begun_ns <= ends[-1]:
                 ends[-1] = max(ends[-1], ended_ns)
             else:
-                begins.append(begun_ns)
+                starts.append(begun_ns)
                 ends.append(ended_ns)
-        merged[thread] = (begins, ends)
+        merged[thread] = (starts, ends)
     return merged

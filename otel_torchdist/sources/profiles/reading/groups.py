@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.profiles.profile import ProfiledGroup
 from otel_torchdist.sources.profiles.reading.document import decoded
 from otel_torchdist.sources.profiles.reading.lists import numbers_in
@@ -20,7 +20,7 @@ MAX_GROUPS: Final = 65_536
 MAX_MEMBERS: Final = 1 << 17
 
 
-class _Configured(msgspec.Struct, gc=False):
+class _GroupConfig(msgspec.Struct, gc=False):
     pg_name: str = ""
     pg_desc: str = ""
     backend_config: str = ""
@@ -39,7 +39,7 @@ class DistributedInfo(msgspec.Struct, gc=False):
     pg_config: list[msgspec.Raw] | dict[str, msgspec.Raw] | None = None
 
 
-_CONFIGURED: Final = msgspec.json.Decoder(_Configured, strict=False)
+_CONFIGURED: Final = msgspec.json.Decoder(_GroupConfig, strict=False)
 
 
 def distributed_info(part: msgspec.Raw) -> DistributedInfo:
@@ -55,15 +55,15 @@ def distributed_info(part: msgspec.Raw) -> DistributedInfo:
     return info
 
 
-def _number(value: Any, otherwise: int) -> int:
-    return value if type(value) is int else otherwise
+def _number(value: Any, default: int) -> int:
+    return value if type(value) is int else default
 
 
 def configured_groups(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> list[ProfiledGroup]:
     """Decode `pg_config`. Invalid entries are left out."""
     groups: list[ProfiledGroup] = []
-    for group in _configured(parts):
-        ranks = listed(group.ranks) if isinstance(group.ranks, str) else members_of(group.ranks)
+    for group in _group_configs(parts):
+        ranks = ranks_in(group.ranks) if isinstance(group.ranks, str) else members_of(group.ranks)
         size = group.pg_size or group.group_size or len(ranks)
         groups.append(group_of(group.pg_name, group.pg_desc, group.backend_config, size, ranks))
     return groups
@@ -71,11 +71,11 @@ def configured_groups(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) 
 
 def names_by_id(parts: list[msgspec.Raw]) -> dict[str, str]:
     """Return the names of groups by their ids, which calls of traces until 2023 refer to."""
-    ids = ((str(group.uid or group.backend_id), group.pg_name) for group in _configured(parts))
+    ids = ((str(group.uid or group.backend_id), group.pg_name) for group in _group_configs(parts))
     return {number: name for number, name in ids if number}
 
 
-def _configured(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> Iterator[_Configured]:
+def _group_configs(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> Iterator[_GroupConfig]:
     entries = parts.values() if isinstance(parts, dict) else parts or ()
     for part in list(entries)[:MAX_GROUPS]:
         with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
@@ -83,18 +83,18 @@ def _configured(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> Ite
 
 
 @lru_cache(maxsize=4_096)
-def described(name: str, description: str, size: int, ranks: str, start: int, stride: int) -> ProfiledGroup:
+def group_from_arguments(name: str, description: str, size: int, ranks: str, start: int, stride: int) -> ProfiledGroup:
     """Return the group described in the arguments of a call.
 
     Args:
         name: torch's name.
         description: Its purpose, or ''.
         size: Number of its ranks.
-        ranks: List of its ranks, which may be cut, or ''.
+        ranks: List of its ranks, which may be truncated, or ''.
         start: Its first rank; -1 if not recorded.
         stride: Distance between its ranks; -1 if it varies, or is not recorded.
     """
-    members = listed(ranks)
+    members = ranks_in(ranks)
     if len(members) != size and start >= 0 and stride > 0 and 0 < size <= MAX_MEMBERS:
         members = members_of(range(start, start + size * stride, stride))
     return group_of(name, description, "", size, members)
@@ -116,6 +116,6 @@ def members_of(ranks: Iterable[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1_024)
-def listed(text: str) -> tuple[int, ...]:
-    """Return the ranks in a text such as `[0, 1]`; none if it is cut, or anything else."""
+def ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks in a text such as `[0, 1]`; none in a truncated list or another text."""
     return members_of(numbers_in(text))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from otel_torchdist.model.collectives import MESSAGES, ROOTED, operations_where
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.profiles.names import averages, dtype_of, operation_name, operation_of_kernel, operator_name
 from otel_torchdist.sources.profiles.profile import (
     NO_RANK,
@@ -21,13 +21,18 @@ from otel_torchdist.sources.profiles.profile import (
     TraceKind,
 )
 from otel_torchdist.sources.profiles.reading.document import ABSENT, TraceDocument, TraceError, decoded, items_of
-from otel_torchdist.sources.profiles.reading.events import Arguments, StepMoments, TraceEvent, TraceEvents, events_of
-from otel_torchdist.sources.profiles.reading.groups import MAX_NAME, configured_groups, described, distributed_info
+from otel_torchdist.sources.profiles.reading.events import Arguments, TimeIndex, TraceEvent, TraceEvents, events_of
+from otel_torchdist.sources.profiles.reading.groups import (
+    MAX_NAME,
+    configured_groups,
+    distributed_info,
+    group_from_arguments,
+)
 from otel_torchdist.sources.profiles.reading.lists import dtype_at, is_uneven, shapes_at, split_parts
 from otel_torchdist.tape.layout import MAX_TIME_NS
 
 MAX_ELEMENTS: Final = 1 << 48
-_KERNELS_OF_ONE: Final = "init"
+_CREATION: Final = "init"
 """Record of a communicator's creation. It describes a group, but is not a call."""
 
 
@@ -39,28 +44,28 @@ class _Record:
     ids: list[int] = field(default_factory=list[int])
 
 
-def device_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
+def device_calls(events: TraceEvents, time_index: TimeIndex) -> Iterator[ProfiledCall]:
     """Yield the calls of a trace, without duplicates."""
     kernels: dict[int, list[TraceEvent]] = {}
     for kernel in events.kernels:
         kernels.setdefault(kernel.arguments.external_id, []).append(kernel)
-    nameless = kernels.pop(0, [])
-    is_described = False
+    unlinked = kernels.pop(0, [])
+    has_arguments = False
     for record in _outermost(events.records):
         launched = [kernel for external_id in record.ids if external_id for kernel in kernels.pop(external_id, ())]
-        is_described = True
-        yield _call(record.event, launched, moments)
+        has_arguments = True
+        yield _call(record.event, launched, time_index)
     # CUDA graphs launch kernels again without a call. These kernels may carry the arguments of the captured call.
-    remaining = [*kernels.values(), *([kernel] for kernel in nameless)]
+    remaining = [*kernels.values(), *([kernel] for kernel in unlinked)]
     for launched in remaining:
         if launched[0].arguments.collective is not None:
-            is_described = True
-            yield _call(launched[0], launched, moments, has_call=False)
-    if not is_described:
-        yield from _from_names((kernel for launched in remaining for kernel in launched), moments)
+            has_arguments = True
+            yield _call(launched[0], launched, time_index, has_call=False)
+    if not has_arguments:
+        yield from _calls_from_kernel_names((kernel for launched in remaining for kernel in launched), time_index)
 
 
-def groups_beside(events: TraceEvents) -> Iterator[ProfiledGroup]:
+def groups_in_arguments(events: TraceEvents) -> Iterator[ProfiledGroup]:
     """Yield the groups described in the arguments of calls and kernels."""
     seen: set[tuple[object, ...]] = set()
     for event in (*events.records, *events.kernels):
@@ -72,13 +77,13 @@ def groups_beside(events: TraceEvents) -> Iterator[ProfiledGroup]:
         key = (recorded.group, recorded.group_size, ranks, recorded.start, recorded.stride)
         if key not in seen:
             seen.add(key)
-            yield described(
+            yield group_from_arguments(
                 recorded.group, recorded.description, recorded.group_size, ranks, recorded.start, recorded.stride
             )
 
 
 def _is_wait(collective: str) -> bool:
-    return not operation_name(collective) and collective != _KERNELS_OF_ONE
+    return not operation_name(collective) and collective != _CREATION
 
 
 def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
@@ -96,27 +101,27 @@ def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
     yield from records
 
 
-def _call(event: TraceEvent, launched: list[TraceEvent], moments: StepMoments, has_call: bool = True) -> ProfiledCall:
+def _call(event: TraceEvent, launched: list[TraceEvent], time_index: TimeIndex, has_call: bool = True) -> ProfiledCall:
     recorded = event.arguments
     arguments = _device_arguments(recorded, launched)
     # Numbers of messages are not comparable: each rank counts its own.
-    is_shared = arguments.operation not in MESSAGES and 0 < recorded.sequence < 1 << 62
+    is_comparable = arguments.operation not in MESSAGES and 0 < recorded.sequence < 1 << 62
     return ProfiledCall(
         arguments=arguments,
         entered_ns=event.begun_ns,
         returned_ns=event.ended_ns if has_call else event.begun_ns,
         started_ns=min((kernel.begun_ns for kernel in launched), default=None),
         ended_ns=max((kernel.ended_ns for kernel in launched), default=None),
-        step=moments.step_at(event.begun_ns),
+        step=time_index.step_at(event.begun_ns),
         thread=event.thread if has_call else 0,
-        sequence=recorded.sequence if is_shared else 0,
-        in_backward=moments.in_backward(event.thread, event.begun_ns) if has_call else None,
+        sequence=recorded.sequence if is_comparable else 0,
+        in_backward=time_index.in_backward(event.thread, event.begun_ns) if has_call else None,
     )
 
 
 def _device_arguments(recorded: Arguments, launched: list[TraceEvent]) -> CallArguments:
     operation = operation_name(recorded.collective or "unknown")
-    elements, received = _possible(recorded.elements), _possible(recorded.received)
+    elements, received = _plausible(recorded.elements), _plausible(recorded.received)
     parts = split_parts(operation, str(recorded.sent_parts), recorded.group_size)
     is_message = operation in MESSAGES
     has_peer = is_message or operation in ROOTED
@@ -136,11 +141,11 @@ def _device_arguments(recorded: Arguments, launched: list[TraceEvent]) -> CallAr
     )
 
 
-def _possible(elements: int | None) -> int | None:
+def _plausible(elements: int | None) -> int | None:
     return elements if elements is not None and 0 <= elements <= MAX_ELEMENTS else None
 
 
-def _from_names(kernels: Iterable[TraceEvent], moments: StepMoments) -> Iterator[ProfiledCall]:
+def _calls_from_kernel_names(kernels: Iterable[TraceEvent], time_index: TimeIndex) -> Iterator[ProfiledCall]:
     """Yield calls from kernels alone, for traces before 2023 or without the profiler's CPU activities."""
     for kernel in sorted(kernels, key=lambda kernel: kernel.begun_ns):
         operation = operation_of_kernel(kernel.name)
@@ -151,7 +156,7 @@ def _from_names(kernels: Iterable[TraceEvent], moments: StepMoments) -> Iterator
                 returned_ns=kernel.begun_ns,
                 started_ns=kernel.begun_ns,
                 ended_ns=kernel.ended_ns,
-                step=moments.step_at(kernel.begun_ns),
+                step=time_index.step_at(kernel.begun_ns),
             )
 
 
@@ -161,22 +166,22 @@ _PEERS: Final = {"send": 2, "recv": 2}
 """Index of an operator's argument with the rank of its peer."""
 
 
-def host_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
+def host_calls(events: TraceEvents, time_index: TimeIndex) -> Iterator[ProfiledCall]:
     """Yield the calls of a trace without `record_param_comms`."""
     operators = [event for event in events.operators if operator_name(event.name)]
     operators.sort(key=lambda event: event.begun_ns)
     slices = _slices_of(operators, events.slices)
     for event in operators:
-        ran = slices.get(event.arguments.record)
+        execution = slices.get(event.arguments.record)
         yield ProfiledCall(
-            arguments=_host_arguments(event, ran),
+            arguments=_host_arguments(event, execution),
             entered_ns=event.begun_ns,
             returned_ns=event.ended_ns,
-            started_ns=ran.begun_ns if ran is not None else None,
-            ended_ns=ran.ended_ns if ran is not None else None,
-            step=moments.step_at(event.begun_ns),
+            started_ns=execution.begun_ns if execution is not None else None,
+            ended_ns=execution.ended_ns if execution is not None else None,
+            step=time_index.step_at(event.begun_ns),
             thread=event.thread,
-            in_backward=moments.in_backward(event.thread, event.begun_ns),
+            in_backward=time_index.in_backward(event.thread, event.begun_ns),
         )
 
 
@@ -190,19 +195,19 @@ def _slices_of(operators: Iterable[TraceEvent], slices: Iterable[TraceEvent]) ->
     matched: dict[int, TraceEvent] = {}
     operator_ids = sorted(event.arguments.record for event in operators)
     for nth, operator_id in enumerate(operator_ids):
-        place = bisect_left(slice_ids, operator_id)
+        index = bisect_left(slice_ids, operator_id)
         following = operator_ids[nth + 1] if nth + 1 < len(operator_ids) else 1 << 62
-        if place < len(slice_ids) and slice_ids[place] < following:
-            matched[operator_id] = by_id[place]
+        if index < len(slice_ids) and slice_ids[index] < following:
+            matched[operator_id] = by_id[index]
     return matched
 
 
-def _host_arguments(event: TraceEvent, ran: TraceEvent | None) -> CallArguments:
+def _host_arguments(event: TraceEvent, execution: TraceEvent | None) -> CallArguments:
     operation = operator_name(event.name)
     recorded = event.arguments
-    place = int(operation in INPUT_IS_SECOND)
-    shapes = shapes_at(recorded.dims, place)
-    dtype = dtype_at(recorded.types, place) or (dtype_at(ran.arguments.types, 0) if ran is not None else "")
+    index = int(operation in INPUT_IS_SECOND)
+    shapes = shapes_at(recorded.dims, index)
+    dtype = dtype_at(recorded.types, index) or (dtype_at(execution.arguments.types, 0) if execution is not None else "")
     return CallArguments(
         operation=operation,
         group=None,
@@ -213,11 +218,11 @@ def _host_arguments(event: TraceEvent, ran: TraceEvent | None) -> CallArguments:
     )
 
 
-def _number(values: Any, place: int | None) -> int:
+def _number(values: Any, index: int | None) -> int:
     """Return the number in an operator's argument; -1 if it is not a number, or not recorded."""
-    if place is None or not isinstance(values, list) or place >= len(cast(list[Any], values)):
+    if index is None or not isinstance(values, list) or index >= len(cast(list[Any], values)):
         return NO_RANK
-    value = cast(list[Any], values)[place]
+    value = cast(list[Any], values)[index]
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 8 else NO_RANK
 
 
@@ -248,11 +253,11 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
         rank = info.rank
     if rank is None:
         raise TraceError("neither its name nor its `distributedInfo` states a rank")
-    moments = StepMoments(events)
-    calls = sorted(device_calls(events, moments), key=lambda call: call.entered_ns)
-    calls = calls or list(host_calls(events, moments))
-    groups = {group: None for group in (*configured_groups(info.pg_config), *groups_beside(events))}
-    newest_ns = max([*(call.returned_ns for call in calls), *(step.ended_ns for step in moments.steps)], default=0)
+    time_index = TimeIndex(events)
+    calls = sorted(device_calls(events, time_index), key=lambda call: call.entered_ns)
+    calls = calls or list(host_calls(events, time_index))
+    groups = {group: None for group in (*configured_groups(info.pg_config), *groups_in_arguments(events))}
+    newest_ns = max([*(call.returned_ns for call in calls), *(step.ended_ns for step in time_index.steps)], default=0)
     profile = RankProfile(
         kind=TraceKind.PROFILER,
         rank=rank,
@@ -262,10 +267,10 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
         process=events.process,
         newest_ns=newest_ns,
         groups=tuple(groups),
-        steps=moments.steps,
+        steps=time_index.steps,
         calls=tuple(calls),
     )
-    return DecodedTrace(profile, events.bad, events.first_fault)
+    return DecodedTrace(profile, events.bad_parts, events.first_fault)
 
 
 def _host_of(document: TraceDocument, name: str, events: TraceEvents) -> str:

@@ -15,7 +15,7 @@ MAX_DIGITS: Final = 15
 
 @lru_cache(maxsize=1_024)
 def numbers_in(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as `[0, 1]`; none if it is cut, or anything else."""
+    """Return the numbers of a list such as `[0, 1]`; none in a truncated list or another text."""
     if len(text) > MAX_TEXT:
         return ()
     parts = [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
@@ -24,7 +24,7 @@ def numbers_in(text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1_024)
 def differ(text: str) -> bool:
-    """Return whether two numbers of a list differ. The list may be cut."""
+    """Return whether two numbers of a list differ. The list may be truncated."""
     parts = (part.strip(" []") for part in text[:MAX_TEXT].split(","))
     return len({part for part in parts if _is_number(part)}) > 1
 
@@ -34,7 +34,7 @@ def _is_number(text: str) -> bool:
 
 
 def split_parts(operation: str, rows: str, members: int) -> tuple[int, ...]:
-    """Return the rows for each member of an exchange; empty if the list is missing or cut.
+    """Return the rows for each member of an exchange; empty if the list is missing or truncated.
 
     Args:
         operation: Name of the operation.
@@ -45,19 +45,21 @@ def split_parts(operation: str, rows: str, members: int) -> tuple[int, ...]:
     return parts if len(parts) == members else ()
 
 
-def is_uneven(operation: str, sent: int | None, received: int | None, rows: str, others: str) -> bool:
+def is_uneven(operation: str, sent: int | None, received: int | None, sent_rows: str, received_rows: str) -> bool:
     """Return whether an exchange has parts of different sizes, or this rank receives a different total than it sends.
 
     Args:
         operation: Name of the operation.
         sent: Elements that this rank sends, including to itself.
         received: Elements that this rank receives.
-        rows: The recorded list of rows sent to each member, which may be cut.
-        others: The recorded list of rows received from each member, which may be cut.
+        sent_rows: The recorded list of rows sent to each member, which may be truncated.
+        received_rows: The recorded list of rows received from each member, which may be truncated.
     """
     if operation not in EXCHANGES:
         return False
-    return differ(rows) or differ(others) or (sent is not None and received is not None and sent != received)
+    return (
+        differ(sent_rows) or differ(received_rows) or (sent is not None and received is not None and sent != received)
+    )
 
 
 MAX_TENSORS: Final = 1_024
@@ -67,20 +69,20 @@ MAX_SIZE: Final = 1 << 48
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def shapes_at(dims: Any, place: int, elements: int | None = None) -> Shapes:
+def shapes_at(dims: Any, index: int, elements: int | None = None) -> Shapes:
     """Return the shapes of an operator's argument, a tensor or a list of tensors.
 
     Args:
         dims: The recorded shapes: for each argument a shape, or a list of shapes.
-        place: Index of the argument.
+        index: Index of the argument.
         elements: Number of elements, or None if unknown. Shapes that contradict it are discarded.
 
     Returns:
         The shapes; empty if not recorded.
     """
-    if not isinstance(dims, list) or place >= len(cast(list[Any], dims)):
+    if not isinstance(dims, list) or index >= len(cast(list[Any], dims)):
         return ()
-    shapes = _shapes(cast(list[Any], dims)[place])
+    shapes = _shapes(cast(list[Any], dims)[index])
     if elements is not None and sum(map(math.prod, shapes)) != elements:
         return ()
     return shapes
@@ -108,10 +110,10 @@ def _shape(part: Any) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-def dtype_at(types: Any, place: int) -> str:
+def dtype_at(types: Any, index: int) -> str:
     """Return the dtype of an operator's argument; '' if not recorded, as for lists of tensors."""
-    if not isinstance(types, list) or place >= len(cast(list[Any], types)):
+    if not isinstance(types, list) or index >= len(cast(list[Any], types)):
         return ""
-    recorded = cast(list[Any], types)[place]
+    recorded = cast(list[Any], types)[index]
     is_type = isinstance(recorded, str) and recorded not in ("", "TensorList", "Scalar", "GenericList")
     return dtype_of(recorded) if is_type and len(recorded) < 64 else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.model.naming import name_ranks
+from otel_torchdist.model.text import name_ranks
 from otel_torchdist.sources.flight.reading.limits import NO_MEMORY, ReadingLimits, UnreadableError
 from otel_torchdist.sources.flight.reading.parallel import read_each
 from otel_torchdist.sources.flight.reading.reader import rank_in, shortened
@@ -89,7 +89,7 @@ def read_profiles(paths: Sequence[Path], size: int = 0, advance: Advance = unrep
         advance(1)
     notes = [*shortened(skipped.problems), *shortened([problem for file in read for problem in file.problems])]
     profiles = [file.profile for file in read if file.profile is not None]
-    chosen, left_out = _of_one_job(profiles)
+    chosen, left_out = _choose_job(profiles)
     return FoundProfiles(chosen, (*notes, *left_out))
 
 
@@ -102,7 +102,7 @@ class _ReadFile:
 def _read(file: FoundFile) -> _ReadFile:
     with without_collecting_garbage():
         try:
-            content, is_whole = unpacked(file.read_as_it_is(MAX_TRACE_BYTES))
+            content, is_whole = unpacked(file.read_stored(MAX_TRACE_BYTES))
             trace, damage = _decoded(file, content)
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
@@ -128,12 +128,12 @@ def _decoded(file: FoundFile, content: bytes) -> tuple[DecodedTrace, str]:
 
 
 def _faults(file: FoundFile, trace: DecodedTrace) -> Iterator[str]:
-    if trace.bad:
-        parts = "1 part is" if trace.bad == 1 else f"{trace.bad:,} parts are"
+    if trace.bad_parts:
+        parts = "1 part is" if trace.bad_parts == 1 else f"{trace.bad_parts:,} parts are"
         yield f"{file.path}: {parts} invalid and left out ({trace.first_fault})"
 
 
-def _of_one_job(profiles: Sequence[RankProfile]) -> tuple[tuple[RankProfile, ...], list[str]]:
+def _choose_job(profiles: Sequence[RankProfile]) -> tuple[tuple[RankProfile, ...], list[str]]:
     """Choose one trace for each rank of one job, and describe the traces left out."""
     notes: list[str] = []
     kinds = {profile.kind for profile in profiles}
@@ -156,9 +156,9 @@ def _of_one_job(profiles: Sequence[RankProfile]) -> tuple[tuple[RankProfile, ...
     chosen: list[RankProfile] = []
     replaced: list[RankProfile] = []
     for rank in sorted(by_rank):
-        joined, rest = _joined(by_rank[rank])
+        joined, other_recordings = _joined(by_rank[rank])
         chosen.append(joined)
-        replaced += rest
+        replaced += other_recordings
     if replaced:
         ranks = sorted({profile.rank for profile in replaced})
         notes.append(
@@ -180,13 +180,13 @@ def _joined(profiles: Iterable[RankProfile]) -> tuple[RankProfile, list[RankProf
         The newest recording, and the traces of other recordings.
     """
     newest_first = sorted(profiles, key=lambda profile: (profile.newest_ns, len(profile.calls)), reverse=True)
-    joined, rest = newest_first[0], list[RankProfile]()
+    joined, other_recordings = newest_first[0], list[RankProfile]()
     for older in newest_first[1:]:
         steps = {step.number for step in joined.steps}
         # A schedule that is cut short also writes a file, which may be empty.
-        is_part = older.process == joined.process and steps.isdisjoint(step.number for step in older.steps)
-        if older.calls and not (is_part and older.steps):
-            rest.append(older)
+        is_same_recording = older.process == joined.process and steps.isdisjoint(step.number for step in older.steps)
+        if older.calls and not (is_same_recording and older.steps):
+            other_recordings.append(older)
             continue
         joined = replace(
             joined,
@@ -194,4 +194,4 @@ def _joined(profiles: Iterable[RankProfile]) -> tuple[RankProfile, list[RankProf
             steps=(*older.steps, *joined.steps) if older.calls else joined.steps,
             calls=(*older.calls, *joined.calls),
         )
-    return joined, rest
+    return joined, other_recordings

@@ -10,7 +10,7 @@ import msgspec
 
 from otel_torchdist.model.collectives import MESSAGES, ROOTED
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION
-from otel_torchdist.model.naming import readable
+from otel_torchdist.model.text import readable
 from otel_torchdist.sources.profiles.names import dtype_of, operation_name, operator_name
 from otel_torchdist.sources.profiles.profile import (
     NO_RANK,
@@ -27,7 +27,7 @@ from otel_torchdist.sources.profiles.reading.groups import (
     MAX_MEMBERS,
     MAX_NAME,
     configured_groups,
-    described,
+    group_from_arguments,
     names_by_id,
 )
 from otel_torchdist.sources.profiles.reading.kineto import INPUT_IS_SECOND
@@ -70,7 +70,7 @@ class Node(msgspec.Struct, gc=False):
     attrs: list[Attribute] = []
 
 
-def matters(name: str) -> bool:
+def is_relevant(name: str) -> bool:
     """Return whether a node with this name concerns communication or steps."""
     return name.startswith((_RECORD, _STEP, _FUNCTIONAL, "c10d::", _GROUPS))
 
@@ -82,13 +82,13 @@ class Nodes:
         self._groups: list[ProfiledGroup] = []
         self._steps: dict[int, int] = {}
         self._recorded_rank: int | None = None
-        self._bad = 0
+        self._bad_parts = 0
         self._first_fault = ""
         self._names: dict[str, str] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._records: list[tuple[Node, CallArguments, int]] = []
         self._operators: list[Node] = []
-        self._functional: dict[int, str] = {}
+        self._functional_groups: dict[int, str] = {}  # by the id of a functional collective's node
 
     def trace(self, path: str, rank: int | None, process: int) -> DecodedTrace:
         """Return the nodes as a trace.
@@ -119,24 +119,24 @@ class Nodes:
             steps=tuple(ProfiledStep(number, node_id, node_id) for number, node_id in steps),
             calls=tuple(self._calls()),
         )
-        return DecodedTrace(profile, self._bad, self._first_fault)
+        return DecodedTrace(profile, self._bad_parts, self._first_fault)
 
     def leave_out(self, error: Exception) -> None:
         """Count a damaged node."""
-        self._bad += 1
+        self._bad_parts += 1
         self._first_fault = self._first_fault or readable(str(error), MAX_REASON)
 
     def _calls(self) -> Iterable[ProfiledCall]:
         """Yield the calls in order, with node ids for times."""
         marks = sorted((node_id, number) for number, node_id in self._steps.items())
-        calls = [(node, arguments, sequence) for node, arguments, sequence in self._records]
+        calls = list(self._records)
         if not calls:
-            calls = [(node, self._of_operator(node), 0) for node in self._operators]
+            calls = [(node, self._operator_arguments(node), 0) for node in self._operators]
         calls.sort(key=lambda call: call[0].id)
-        step, place = 0, 0
+        step, index = 0, 0
         for node, arguments, sequence in calls:
-            while place < len(marks) and marks[place][0] <= node.id:
-                step, place = marks[place][1], place + 1
+            while index < len(marks) and marks[index][0] <= node.id:
+                step, index = marks[index][1], index + 1
             yield ProfiledCall(arguments, node.id, node.id, step=step, sequence=sequence)
 
     def add(self, node: Node) -> None:
@@ -158,7 +158,7 @@ class Nodes:
         elif node.name.startswith(_FUNCTIONAL):
             texts = [value for value in _values(node) if isinstance(value, str)]
             if texts:
-                self._functional[node.id] = texts[-1]  # the group is the last argument
+                self._functional_groups[node.id] = texts[-1]  # the group is the last argument
         elif operator_name(node.name):
             self._operators.append(node)
 
@@ -169,38 +169,38 @@ class Nodes:
         groups = configured_groups(parts)
         largest = max((group.size for group in groups), default=0)
         for group in groups:
-            is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # a group of all ranks lists none
-            group = group._replace(ranks=tuple(range(largest))) if is_whole else group
+            has_all_ranks = not group.ranks and group.size == largest <= MAX_MEMBERS  # a group of all ranks lists none
+            group = group._replace(ranks=tuple(range(largest))) if has_all_ranks else group
             self._groups.append(group)
             self._members[group.name] = group.ranks
 
     def _add_record(self, node: Node) -> None:
         attributes: Mapping[str, Any] = {attribute.name: attribute.value for attribute in node.attrs}
         values = _values(node)
-        name_at = next((place for place in _NAME_AT if isinstance(_at(values, place), str)), _NAME_AT[0])
-        has_data = name_at == _NAME_AT[1]
-        listed = values[has_data:]
-        operation = operation_name(str(attributes.get("collective_name") or _at(listed, 3) or "unknown"))
+        name_at = next((index for index in _NAME_AT if isinstance(_item_at(values, index), str)), _NAME_AT[0])
+        has_tensors = name_at == _NAME_AT[1]
+        metadata = values[has_tensors:]  # without the tensors
+        operation = operation_name(str(attributes.get("collective_name") or _item_at(metadata, 3) or "unknown"))
         if not operation:
             return
-        name, description = _pair(_at(listed, 1))
-        name = str(attributes.get("pg_name") or name or self._names.get(str(_at(listed, 1)), ""))
-        size = _integer(attributes.get("pg_size"), _integer(_at(listed, -1), 0))
-        start = _integer(attributes.get("global_rank_start"), _integer(_at(listed, 6), NO_RANK))
-        stride = _integer(attributes.get("global_rank_stride"), _integer(_at(listed, 7), NO_RANK))
+        name, description = _name_and_description(_item_at(metadata, 1))
+        name = str(attributes.get("pg_name") or name or self._names.get(str(_item_at(metadata, 1)), ""))
+        size = _integer(attributes.get("pg_size"), _integer(_item_at(metadata, -1), 0))
+        start = _integer(attributes.get("global_rank_start"), _integer(_item_at(metadata, 6), NO_RANK))
+        stride = _integer(attributes.get("global_rank_stride"), _integer(_item_at(metadata, 7), NO_RANK))
         description = str(attributes.get("pg_desc") or description)
-        group = described(name, description, size, "", start, stride)
+        group = group_from_arguments(name, description, size, "", start, stride)
         if name:
             self._groups.append(group)
-        group_rank = _integer(_at(listed, 2), NO_RANK)
+        group_rank = _integer(_item_at(metadata, 2), NO_RANK)
         has_peer = operation in MESSAGES or operation in ROOTED
         members = group.ranks or self._members.get(name, ())
         if not has_peer and 0 <= group_rank < len(members):
             self._recorded_rank = members[group_rank]
-        numbers, is_message = _at(listed, 0), operation in MESSAGES
+        numbers, is_message = _item_at(metadata, 0), operation in MESSAGES
         sequence = _integer(numbers[0], 0) if isinstance(numbers, list) and numbers and not is_message else 0
         elements = attributes.get("in_msg_nelems")
-        shapes = shapes_at(_shapes(node), 0, _integer(elements, None)) if has_data else ()
+        shapes = shapes_at(_shapes(node), 0, _integer(elements, None)) if has_tensors else ()
         dtype = str(attributes.get("dtype") or _tensor_type(node, 0))
         arguments = CallArguments(
             operation=readable(operation, MAX_NAME),
@@ -213,17 +213,17 @@ class Nodes:
         )
         self._records.append((node, arguments, max(sequence, 0)))
 
-    def _of_operator(self, node: Node) -> CallArguments:
+    def _operator_arguments(self, node: Node) -> CallArguments:
         operation = operator_name(node.name)
-        place = int(operation in INPUT_IS_SECOND)
+        index = int(operation in INPUT_IS_SECOND)
         values = _values(node)
-        peer = _integer(_at(values, 2), NO_RANK) if operation in MESSAGES else NO_RANK
-        group = self._functional.get(node.ctrl_deps or node.parent)
+        peer = _integer(_item_at(values, 2), NO_RANK) if operation in MESSAGES else NO_RANK
+        group = self._functional_groups.get(node.ctrl_deps or node.parent)
         return CallArguments(
             operation=operation,
             group=readable(group, MAX_NAME) if group is not None else None,
-            dtype=readable(_tensor_type(node, place), MAX_NAME),
-            shapes=shapes_at(_shapes(node), place),
+            dtype=readable(_tensor_type(node, index), MAX_NAME),
+            shapes=shapes_at(_shapes(node), index),
             peer=peer,
             on_device=False,
         )
@@ -241,17 +241,17 @@ def _types(node: Node) -> list[Any]:
     return node.inputs.types if isinstance(node.inputs, Inputs) else node.input_types
 
 
-def _at(values: list[Any], place: int) -> Any:
-    return values[place] if -len(values) <= place < len(values) else None
+def _item_at(values: list[Any], index: int) -> Any:
+    return values[index] if -len(values) <= index < len(values) else None
 
 
-def _tensor_type(node: Node, place: int) -> str:
+def _tensor_type(node: Node, index: int) -> str:
     """Return the dtype of an argument such as `Tensor(float)` or `GenericList[Tensor(float),…]`; '' if unknown."""
-    match = _TENSOR.search(str(_at(_types(node), place) or ""))
+    match = _TENSOR.search(str(_item_at(_types(node), index) or ""))
     return dtype_of(match[1]) if match is not None else ""
 
 
-def _pair(value: Any) -> tuple[str, str]:
+def _name_and_description(value: Any) -> tuple[str, str]:
     """Return name and description of a group. Older traces have only the name."""
     if isinstance(value, list) and len(cast(list[Any], value)) == 2:
         name, description = cast(list[Any], value)
@@ -259,11 +259,11 @@ def _pair(value: Any) -> tuple[str, str]:
     return (value, "") if isinstance(value, str) and not value.startswith("<") else ("", "")
 
 
-def _integer(value: Any, otherwise: Any) -> Any:
+def _integer(value: Any, default: Any) -> Any:
     """Return a value as an integer: some writers quote numbers."""
     if type(value) is int and abs(value) < 1 << 62:
         return value
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else otherwise
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else default
 
 
 class _Name(msgspec.Struct, gc=False):
@@ -283,7 +283,7 @@ def decode_execution_trace(document: TraceDocument, path: str, rank: int | None)
     nodes = Nodes()
     for part in items_of(document.nodes):
         try:
-            if matters(_NAMES.decode(part).name):
+            if is_relevant(_NAMES.decode(part).name):
                 nodes.add(_NODES.decode(part))
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             nodes.leave_out(error)

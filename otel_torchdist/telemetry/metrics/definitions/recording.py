@@ -78,6 +78,22 @@ RECORDING_METRICS: Final = (
         BY_RANK,
         of_rank(lambda rank: rank.overhead_s),
     ),
+    gauge(
+        "torchdist.recording.state",
+        Unit.NONE,
+        "1 while the rank is recorded, 0 once recording was switched off although the rank may go on.",
+        BY_RANK,
+        of_rank(lambda rank: 0 if rank.is_switched_off else 1),
+    ),
+    gauge(
+        "torchdist.recording.level",
+        Unit.NONE,
+        "How much less than everything the rank records, because recording took more of its steps than the overhead "
+        "budget: 0 everything, 1 no checks of values, 2 also no intervals of optimizers, data waits and backward "
+        "passes, 3 also no lines that call operations.",
+        BY_RANK,
+        of_rank(lambda rank: rank.recording_level),
+    ),
     counter(
         "torchdist.records.lost",
         Unit.RECORDS,
@@ -118,7 +134,7 @@ def rank_info(node: NodeSnapshot) -> Numbers:
 
 def job_info(node: NodeSnapshot) -> Numbers:
     """Yield the job ids and names of launchers and trackers for each run. Runs without any have no series."""
-    seen: set[str] = set()
+    yielded_runs: set[str] = set()
     for rank in node.ranks:
         job = rank.job
         ids = (
@@ -127,13 +143,15 @@ def job_info(node: NodeSnapshot) -> Numbers:
             job.kubernetes_namespace,
             job.kubernetes_pod,
             job.ray_job_id,
+            job.ray_submission_id,
+            job.ray_train_run,
             job.elastic_run_id,
             job.elastic_restart_count or job.slurm_restart_count,
             job.mlflow_run_id,
             job.wandb_run_id,
         )
-        if rank.run not in seen and any(ids):
-            seen.add(rank.run)
+        if rank.run not in yielded_runs and any(ids):
+            yielded_runs.add(rank.run)
             yield (rank.run, *map(label_value, ids)), 1
 
 
@@ -154,6 +172,8 @@ JOB_METRICS: Final = (
             "k8s_namespace_name",
             "k8s_pod_name",
             "ray_job_id",
+            "ray_submission_id",
+            "ray_train_run",
             "torchelastic_run_id",
             "restart_count",
             "mlflow_run_id",

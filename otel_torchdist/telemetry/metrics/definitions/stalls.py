@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.model.finding import FindingKind
+from otel_torchdist.model.reports.finding import FindingKind
 from otel_torchdist.telemetry.metrics.metric import BY_GROUP, BY_RANK, Numbers, Unit, counter, gauge, info, of_rank
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
@@ -143,7 +143,7 @@ STALL_METRICS: Final = (
     counter(
         "torchdist.arrivals_compared",
         Unit.OPERATIONS,
-        "Collectives of the group with compared arrival times of the node's ranks.",
+        "Collectives of the group in which the arrival times of the node's ranks were compared.",
         ("run", "group"),
         arrivals,
     ),
@@ -164,7 +164,7 @@ STALL_METRICS: Final = (
     counter(
         "torchdist.waited",
         Unit.SECONDS,
-        "Time that a rank of the node waited for the last rank in compared collectives, averaged over the ranks.",
+        "Time that the node's ranks waited for the last rank in compared collectives, as an average over the ranks.",
         ("run", "group"),
         waited,
     ),
@@ -207,7 +207,8 @@ PATH_METRICS: Final = (
     gauge(
         "torchdist.critical_path.rank",
         Unit.SECONDS,
-        "Time that the rank computes on the critical path of an average step. Only for the 16 ranks with most time.",
+        "Time that the rank computes on the critical path of an average step. Only for the 16 ranks with the "
+        "most time.",
         BY_RANK,
         path_ranks,
     ),

@@ -56,7 +56,7 @@ STEP_METRICS: Final = (
     counter(
         "torchdist.batches",
         Unit.BATCHES,
-        "Batches that the rank received from these waits.",
+        "Batches that the rank's training thread waited for.",
         BY_RANK,
         of_figures(lambda figures: figures.batches),
     ),
@@ -122,7 +122,7 @@ _STAGE: Final = ("run", "rank", "operation", "stage")
 
 
 def of_checkpoints(value: Callable[[CheckpointCounts], float], only_whole: bool = False) -> Reader:
-    """Return a reader of one number per operation and stage, or per operation, of each rank. Zeros have no series."""
+    """Return a reader of one number per operation and stage, or per operation if `only_whole`. Zeros have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:

@@ -20,13 +20,13 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress, Window
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
-from otel_torchdist.model.naming import MemberRank
-from otel_torchdist.model.occupations import CheckpointView, FailedCheckpoint, RankCheckpoints, SharedGroup
-from otel_torchdist.model.rank_values import ComparedParameters, OutputChecksum, RankValues
+from otel_torchdist.model.rank_state.occupations import CheckpointView, FailedCheckpoint, RankCheckpoints, SharedGroup
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.rank_state.values import ComparedParameters, OutputChecksum, RankValues
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import MemberRank
 from tests.support.worlds.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 
@@ -195,7 +195,7 @@ def times_of(view: RankView) -> list[int | None]:
         record = operation.record
         found += [record.entered_ns, record.returned_ns, record.wait_entered_ns, record.wait_returned_ns]
         found += [record.started_ns, record.completed_ns, operation.waiting_since_ns]
-    found += [reached.seen_out_ns for _, reached in sorted(view.progress.items()) if reached.seen_out_ns]
+    found += [reached.end_observed_ns for _, reached in sorted(view.progress.items()) if reached.end_observed_ns]
     return found
 
 
@@ -311,9 +311,9 @@ def test_calls_are_shown_where_they_are_wanted() -> None:
         assert found == {0: windows[0], 2: windows[2]._replace(arrivals=()), 3: windows[3]}
 
 
-def test_worlds_made_by_hand() -> None:
+def test_standalone_process_groups() -> None:
     """Processes of other worlds stay on their node, and members of such a world are no ranks of the run elsewhere."""
-    name = GroupName("transfer", "", (0, 1), 0, "gloo", True, world="transfer@29655/2", here=0)
+    name = GroupName("transfer", "", (0, 1), 0, "gloo", True, world="transfer@29655/2", world_rank=0)
     engine = MemberRank(4, "1 of transfer")
     group = GroupView(name.key, name, frozenset((0, engine)))
     world = FakeWorld(4)
@@ -380,6 +380,7 @@ TOLD = frozenset(
         "state",
         "step",
         "stopped",
+        "switched_off_ns",
         "symptoms",
         "values",
         "windows",

@@ -19,8 +19,8 @@ from otel_torchdist.agent.exchange.wire import (
 )
 from otel_torchdist.judge.stall.events import Ruling
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.finding import Incident
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.reports.incident import Incident
 from tests.agent.exchange.messages.test_codec import EVERYBODY, eventful_world, snapshot
 from tests.support.worlds.fake_world import RUN
 

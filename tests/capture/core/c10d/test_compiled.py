@@ -1,4 +1,4 @@
-"""torch.compile produces the same with us as without us."""
+"""torch.compile produces the same results with recording as without."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.launch.stderr import comparable
 
 @pytest.mark.thorough
 def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
-    """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and no call is missed."""
+    """Graphs, graph breaks, Dynamo's counters, results and warnings are equal, and every call is recorded."""
     plain = jobs.run("compiled", 1, "off")
     ours = jobs.run("compiled", 1, "on")
     for with_us, without_us in zip(ours.ranks[0].lines(), plain.ranks[0].lines(), strict=True):

@@ -1,4 +1,4 @@
-"""How the end of an operation becomes known on gloo: the earliest of its wait, `wait_tensor` and the poll."""
+"""The end of an operation on gloo: the earliest of its wait, `wait_tensor` and the poll."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def job(jobs: Jobs) -> Job:
 
 
 def of_length(job: Job, length: int) -> list[Recorded]:
-    """Operations of both ranks whose tensor has this length, which identifies the case."""
+    """Return the operations of both ranks whose tensor has this length, which identifies the case."""
     return [one for tape in job.tapes for one in tape.operations if one.signature.shapes[:1] == ((length,),)]
 
 
 def hows(job: Job, length: int) -> list[str]:
-    """How those operations ended."""
+    """Return the kinds of end of these operations."""
     return [operation.how for operation in of_length(job, length)]
 
 
 def test_posted_and_never_waited_for(job: Job) -> None:
-    """A receive that is never waited for stays open and states that this is not evidence of anything."""
+    """A receive that is never waited for stays open, and its record is marked as no evidence of a stall."""
     for operation in of_length(job, 11):
         assert operation.how == "open"
         assert Flag.END_BY_WAIT in operation.raw.flags
@@ -39,14 +39,14 @@ def test_posted_and_never_waited_for(job: Job) -> None:
 
 
 def test_dropped(job: Job) -> None:
-    """A receive whose Work is dropped is abandoned, and the next one is not taken for it."""
+    """A receive whose Work is dropped is abandoned, and is not confused with the next receive."""
     assert hows(job, 12) == ["ABANDONED"] * 2
     assert hows(job, 15) == hows(job, 16) == ["WAIT"] * 4
 
 
 @pytest.mark.parametrize("length", [13, 14, 27, 41])
 def test_polled(job: Job, length: int) -> None:
-    """Without a wait the poll finds the end: Work kept, dropped, only in C++, or of a call without a Python frame."""
+    """Without a wait, the poll finds the end: with the Work kept, dropped or only in C++, or without a Python frame."""
     operations = of_length(job, length)
     assert [operation.how for operation in operations] == ["POLL"] * 2
     for operation in operations:
@@ -55,12 +55,12 @@ def test_polled(job: Job, length: int) -> None:
 
 
 def test_waited_for_twice(job: Job) -> None:
-    """A second wait changes nothing."""
+    """A second wait does not change the record."""
     assert all(operation.has_ended for operation in of_length(job, 17))
 
 
 def test_functional(job: Job) -> None:
-    """`wait_tensor` ends a functional collective; nothing else ends gloo's reduce_scatter, which no poll can see."""
+    """`wait_tensor` ends a functional collective. Nothing else ends gloo's reduce_scatter, which cannot be polled."""
     assert hows(job, 22) == hows(job, 24) == ["WAIT"] * 2
     for operation in of_length(job, 22):
         assert operation.raw.wait_entered_ns is not None
@@ -68,7 +68,7 @@ def test_functional(job: Job) -> None:
 
 
 def test_several_at_once(job: Job) -> None:
-    """`wait_tensors` ends each of its operations once, including those that only a wait can end."""
+    """`wait_tensors` ends each of its operations once, including those that cannot be polled."""
     if not of_length(job, 28):
         pytest.skip("this torch has no wait_tensors")
     assert hows(job, 28) == hows(job, 30) == ["WAIT"] * 2
@@ -85,7 +85,7 @@ def test_no_python_frame(job: Job) -> None:
 
 
 def test_label(job: Job) -> None:
-    """The label of `record_comm` is on the operation and on no other."""
+    """The label of `record_comm` is on its operation and on no other."""
     labelled = of_length(job, 42)
     if not labelled:
         pytest.skip("this torch has no record_comm")
@@ -94,14 +94,14 @@ def test_label(job: Job) -> None:
 
 
 def test_reduce_op_of_one_line(job: Job) -> None:
-    """A line whose reduce op changes between calls is recorded with the right one each time, or with none."""
+    """A line whose reduce op changes between calls is recorded with the right op, or with none."""
     tells = job.ranks[0].lines()[-1]["tells_reduce_op"]
     expected = ["sum", "max", "min"] * 16 if tells else [""] * 48
     assert [operation.signature.reduce_op for operation in of_length(job, 43)] == expected
 
 
 def test_refused_by_torch(job: Job) -> None:
-    """The user's exception has one more frame than without us, no more; the record is failed and its slot is freed."""
+    """The user's traceback has exactly one frame of ours. The record has failed, and its sequence number is reused."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         without_us, with_us = done.lines()[:2]
         *plain, plain_frames = without_us["without_us"][:3]
@@ -115,7 +115,7 @@ def test_refused_by_torch(job: Job) -> None:
 
 
 def test_wait_that_gives_up(job: Job) -> None:
-    """A wait that times out leaves the operation open for a later one, and one frame of ours in the traceback."""
+    """After a wait times out, the operation stays open for a later wait, and the traceback has one frame of ours."""
     raised = [line["too_late"] for done in job.ranks for line in done.lines() if "too_late" in line]
     is_blocking, is_evidence = False, True
     assert raised == [[["RuntimeError", "Operation timed out!", ["wait"]], [is_blocking, is_evidence]], None]
@@ -128,7 +128,7 @@ def test_wait_that_gives_up(job: Job) -> None:
 
 
 def test_tensors_are_freed(jobs: Jobs) -> None:
-    """Nothing of ours holds a tensor once its operation was waited for, whatever our own thread does."""
+    """No tensor is kept alive after its operation was waited for, even if the rank thread is stopped."""
     for rank, done in enumerate(jobs.run("freed", 2).ranks):
         ways = ["isend", "irecv"] if rank == 0 else ["irecv", "isend"]
         collectives = ["all_reduce", "all_reduce, asynchronous", "reduce_scatter"]
@@ -136,7 +136,7 @@ def test_tensors_are_freed(jobs: Jobs) -> None:
 
 
 def test_peer_dies(jobs: Jobs) -> None:
-    """An operation that is complete because its peer is dead has failed, whichever wait or poll sees it first."""
+    """An operation that completes because its peer has died is recorded as failed, by a wait and by a poll."""
     job = jobs.run("peer_dies", 2, codes=[0, 7])
     assert job.ranks[0].line() == {"raised": "RuntimeError"}
     operation = job.tapes[0].only("all_reduce")
@@ -145,7 +145,10 @@ def test_peer_dies(jobs: Jobs) -> None:
 
 
 def test_complete_shortly_after_its_result_was_used() -> None:
-    """Before a tape ends, a Work that is about to be complete is waited for; one that never is only delays the end."""
+    """At the end of a tape, a Work that is about to complete is awaited.
+
+    One that never completes only delays the end.
+    """
     patches = Patches()
     works, late, stuck = Works(patches, Mock()), Mock(flags=0), Mock(flags=0)
     patches.restore()
@@ -161,9 +164,10 @@ def test_complete_shortly_after_its_result_was_used() -> None:
 
 @NATIVE_LATER
 def test_works_of_python_that_cannot_be_asked(jobs: Jobs) -> None:
-    """Every operation is recorded, and those that are waited for end; silently, and no Work is kept alive.
+    """Operations whose Python Works cannot report completion are recorded, and end when they are waited for.
 
-    A forked child that waits for an operation of its parent ends none on the parent's tape.
+    No Work is kept alive, and nothing is logged. A forked child that waits for its parent's operation ends no record of
+    the parent's tape.
     """
     job = jobs.run("python_works", 1)
     if "cannot_begin" in job.ranks[0].line():

@@ -1,4 +1,7 @@
-"""The tapes hold what was issued, according to the ranks themselves; torch's profiler counts in `tests/jobs/routes`."""
+"""Tapes hold the operations that the ranks report to have issued.
+
+For counts by torch's profiler see `tests/jobs/routes`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ def job(jobs: Jobs) -> Job:
 
 
 def is_refused(operation: Recorded) -> bool:
-    """Whether this version of gloo does not support it."""
+    """Return whether this version of gloo refuses the operation."""
     return operation.name in ("all_to_all", "gather_into_tensor") and operation.how == "FAILED"
 
 
 def facts_of(operation: Recorded) -> dict[str, Any]:
-    """An operation as the worker describes it."""
+    """Return a recorded operation in the worker's format."""
     signature = operation.signature
     return {
         "name": operation.name,
@@ -42,7 +45,7 @@ def facts_of(operation: Recorded) -> dict[str, Any]:
 
 
 def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
-    """Each operation is on the tape exactly once, in order, with everything that its caller knows of it."""
+    """Each operation is on the tape exactly once, in order, with everything that its caller knows."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         recorded = [facts_of(operation) for operation in tape.operations if not is_refused(operation)]
         for facts, expected in zip(recorded, done.lines(), strict=True):
@@ -50,7 +53,7 @@ def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
 
 
 def test_gather_into_tensor(job: Job) -> None:
-    """What torch 2.15 calls `gather_into_tensor` and `gather_single` has one name; gloo refuses it."""
+    """Torch 2.15's `gather_into_tensor` and `gather_single` are recorded under one name. gloo refuses them."""
     if not GATHERS_INTO_TENSOR:
         pytest.skip("this torch has no gather_into_tensor")
     for tape in job.tapes:
@@ -60,7 +63,7 @@ def test_gather_into_tensor(job: Job) -> None:
 
 
 def test_each_has_ended(job: Job) -> None:
-    """All were waited for, so the wait ended them unless a poll came first; one blocks in the call; nothing is lost."""
+    """Each operation was waited for, so it ended by the wait, by an earlier poll, or in the call if the call blocks."""
     for tape in job.tapes:
         operations = [operation for operation in tape.operations if not is_refused(operation)]
         ends = {(operation.name == "monitored_barrier", operation.how) for operation in operations}
@@ -74,7 +77,7 @@ def test_each_has_ended(job: Job) -> None:
 
 
 def test_times_follow_each_other(job: Job) -> None:
-    """No operation returns, is waited for or ends before it was entered, and each is entered after the previous one."""
+    """No operation returns, is waited for or ends before it is entered, and entries are in order."""
     for tape in job.tapes:
         entered = [operation.raw.entered_ns for operation in tape.operations]
         assert entered == sorted(entered)
@@ -88,7 +91,7 @@ def test_times_follow_each_other(job: Job) -> None:
 
 
 def test_sequences_agree_across_ranks(job: Job) -> None:
-    """Each group's collectives are counted from 1 without a gap, and a number means the same on every member."""
+    """Each group's collectives are counted from 1 without a gap, and a number means the same call on every member."""
     members: dict[str, list[list[tuple[int, str, tuple[tuple[int, ...], ...]]]]] = {}
     for tape in job.tapes:
         channels: dict[str, list[tuple[int, str, tuple[tuple[int, ...], ...]]]] = {}
@@ -105,7 +108,7 @@ def test_sequences_agree_across_ranks(job: Job) -> None:
 
 
 def test_sends_and_receives_pair_up(job: Job) -> None:
-    """Each send has a receive with equal source, destination, tag and position; a receive from any source has none."""
+    """Each send has a receive with the same source, destination, tag and number. A receive from any source has none."""
     sent: set[tuple[int, ...]] = set()
     received: set[tuple[int, ...]] = set()
     for here, tape in enumerate(job.tapes):
@@ -121,7 +124,7 @@ def test_sends_and_receives_pair_up(job: Job) -> None:
 
 
 def test_groups_and_run_agree(job: Job) -> None:
-    """All ranks have one run id, agreed, and the same two groups, aligned, with their creation recorded."""
+    """All ranks have the same agreed run id and the same two aligned groups, with their creation recorded."""
     [run_id] = {tape.status.run_id for tape in job.tapes}
     assert run_id
     assert [tape.status.run_id_state for tape in job.tapes] == [RunIdState.AGREED] * 3
@@ -135,17 +138,17 @@ def test_groups_and_run_agree(job: Job) -> None:
 
 
 def test_more_tensors_than_are_described(job: Job) -> None:
-    """Ten tensors give a signature of eight that is marked as cut off."""
+    """Ten tensors give a signature of eight that is marked as capped."""
     for tape in job.tapes:
         capped = [operation for operation in tape.operations if Flag.SIGNATURE_CAPPED in operation.raw.flags]
         assert [(operation.name, operation.signature.tensors) for operation in capped] == [("all_reduce_coalesced", 10)]
 
 
 def test_overhead(jobs: Jobs) -> None:
-    """Planning is counted once, also where a sample measures it: our part of calls is some of what they have taken.
+    """The recorded overhead is less than the time of the calls, so the cost of planning is counted once.
 
-    That is a third where planning is counted once, and more than all where it is counted sixteen times. A sample stands
-    for sixteen calls, and one in which the thread loses its core is left out: the best try counts.
+    It would be more if planning counted sixteen times, as a sampled call does. The best of several tries counts,
+    because a thread may lose its core in a sample.
     """
     tries = jobs.run("overhead", 1).ranks[0].lines()
     assert min(one["overhead_ns"] / one["took_ns"] for one in tries) < 1

@@ -1,4 +1,4 @@
-"""What the message of an exception blames, as it is recorded on the tape."""
+"""The cause that an exception's message blames, as recorded on the tape."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ PAIR = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561]"
     ],
 )
 def test_messages(error: BaseException, blame: Blame) -> None:
-    """Of gloo, NCCL and stores; what a program raises itself blames nothing that is known here."""
+    """The messages of gloo, NCCL and stores are classified. The program's own exceptions have no known cause."""
     assert blame_of(error) is blame
 
 
 def test_message_that_runs_code() -> None:
-    """Only plain strings are read: nothing of the program runs in an exception's handling."""
+    """Only plain strings are read, so handling an exception runs no code of the program."""
 
     class Trap(RuntimeError):
         def __str__(self) -> str:
@@ -67,7 +67,7 @@ def test_message_that_runs_code() -> None:
 @pytest.mark.parametrize("blame", list(Blame))
 @pytest.mark.parametrize("identity", [0, 1, MAX_NAMES])
 def test_word_holds_both(identity: int, blame: Blame) -> None:
-    """In 32 bits, as the native library passes it; and a blame of another version is unknown."""
+    """A 32-bit word holds type and cause, as in the native library. A cause from another version reads as unknown."""
     word = pack_failure(identity, blame)
     assert 0 <= word < 1 << 32
     assert unpack_failure(word) == (identity, blame)
@@ -75,6 +75,6 @@ def test_word_holds_both(identity: int, blame: Blame) -> None:
 
 
 def test_native_library_looks_for_the_same() -> None:
-    """Both kernels write the same tape."""
+    """The native library looks for the same phrases as Python."""
     source = (PACKAGE / "native" / "source" / "completion.cc").read_text()
     assert [part for part in (*TIMEOUT, *CONNECTION) if f'"{part}"' not in source] == []

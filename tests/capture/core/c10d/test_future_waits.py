@@ -1,4 +1,4 @@
-"""Waits for futures show as long as they last."""
+"""Waits for futures are published on the tape while they last."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank(memory: Path) -> Iterator[Rank]:
 
 
 def test_wait_that_lasts(rank: Rank) -> None:
-    """From its beginning to its end, with the thread; its result is that of the future."""
+    """A wait shows from its start to its end, with its thread. It returns the future's result."""
     future: Any = torch.futures.Future()
     results: list[int] = []
     waiting = threading.Thread(target=lambda: results.append(future.wait()))
@@ -48,7 +48,7 @@ def test_wait_that_lasts(rank: Rank) -> None:
 
 
 def test_what_a_future_raises_passes_unchanged(rank: Rank) -> None:
-    """Also one that is over already; then there was no wait."""
+    """A future's exception passes unchanged. A future that is already done is no wait."""
     future: Any = torch.futures.Future()
     future.set_exception(ZeroDivisionError("of the callback"))
     with pytest.raises(ZeroDivisionError, match="of the callback"):

@@ -1,4 +1,4 @@
-"""Calls of backward passes are distinguished from all others: those of C++, hooks, compiled code and threads."""
+"""Calls of backward passes are told from other calls: in C++, hooks, compiled code and threads."""
 
 from __future__ import annotations
 
@@ -34,47 +34,48 @@ def job(jobs: Jobs) -> Job:
 
 
 def calls_of(job: Job, rank: int, part: str) -> list[Recorded]:
-    """What a part of the worker has called, in order."""
+    """Return the calls of one part of the worker, in order."""
     [line] = [line for line in job.ranks[rank].lines() if line["part"] == part]
     return [one for one in job.tapes[rank].operations if line["first"] <= one.raw.number < line["end"]]
 
 
 def plain(name: str) -> str:
-    """The name without the form in which functional collectives call it."""
+    """Return an operation's name without the suffix of functional collectives."""
     return name.removesuffix("_coalesced")
 
 
 @pytest.mark.parametrize("part", EXPECTED)
 def test_phase(job: Job, part: str) -> None:
-    """Every call has the phase in which its rank was, on both ranks."""
+    """Every call has the phase of its rank at that moment, on both ranks."""
     for rank in range(2):
         found = calls_of(job, rank, part)
         assert {(plain(one.name), one.raw.phase) for one in found} == EXPECTED[part]
 
 
 def test_reduced_by_a_hook_first(job: Job) -> None:
-    """The hook's call comes first and is part of the pass; the same call after the pass is not."""
+    """A hook's call belongs to the backward pass. The same call after the pass does not."""
     assert [one.raw.phase for one in calls_of(job, 0, "by_hand")] == [IN, OUT]
 
 
 def test_on_a_thread_of_autograd(job: Job) -> None:
-    """A call on another thread than the one that has begun the backward pass is part of it."""
+    """A call on a thread of autograd belongs to the backward pass that another thread has started."""
     [here] = {one.raw.thread for one in calls_of(job, 0, "functions")}
     [innermost] = calls_of(job, 0, "nested")
     assert innermost.raw.thread != here
 
 
 def test_without_the_private_function(jobs: Jobs) -> None:
-    """A torch without it leaves the phase unknown, and everything else as it is."""
+    """Without torch's private function the phase is unknown, and everything else is recorded as before."""
     [tape] = jobs.run("no_phase", 1).tapes
     operation = tape.only("all_reduce")
     assert (operation.raw.phase, operation.how, tape.lost) == (Phase.UNKNOWN, "WAIT", 0)
 
 
 def test_in_callbacks(job: Job) -> None:
-    """Calls on gloo's threads have no known phase, although they belong to a backward pass; all others have one.
+    """Calls on gloo's threads have no known phase, although they belong to a backward pass.
 
-    If a future is done by the time at which its callback is added, that runs on the thread that adds it.
+    All other calls have one. If a future is done when its callback is added, the callback runs on the thread that adds
+    it.
     """
     found = calls_of(job, 0, "in_callbacks")
     phases = {one.raw.phase for one in found if one.name == REDUCE}

@@ -1,4 +1,4 @@
-"""DDP's buckets are counted by turn and size, and no number is given where these do not agree."""
+"""DDP's buckets are numbered by order and size. A call that does not match gets no number."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ SIZES = (400, 400, 800)
 
 
 class Model:
-    """Stands for a model."""
+    """Stand-in for a model."""
 
 
 @pytest.fixture
 def buckets(memory: Path) -> Iterator[Buckets]:
-    """The buckets of a group, whose model is not known yet."""
+    """The buckets of a group without a known model."""
     recorder = Recorder(memory, 0, 2, 1024)
     new_group: Any = ProcessGroup
     process_group = new_group(0, 2)
-    group = Groups().learn(recorder, process_group, (0, 1), 0)
+    group = Groups().register(recorder, process_group, (0, 1), 0)
     yield Buckets(group.recorder, group.native)
     recorder.tape.close()
 
 
 @pytest.fixture
 def replica() -> Iterator[DistributedDataParallel]:
-    """A model of two parameters that DDP trains in a group of this process alone."""
+    """A model of two parameters that DDP trains in a group of one rank."""
     dist.init_process_group("fake", rank=0, world_size=1, store=HashStore())
     yield DistributedDataParallel(torch.nn.Linear(10, 10))
     dist.destroy_process_group()
 
 
 def numbers(buckets: Buckets, *sizes: int) -> list[int]:
-    """The numbers, from 1, that calls of these sizes get; 0 for none."""
+    """Return the numbers, from 1, of calls with these sizes; 0 for none."""
     tails = [buckets.put_label(PAYLOAD_TAIL.pack(size, *[0] * 11)) for size in sizes]
     found = [unpack_label(*LABEL.unpack_from(tail, LABEL_OFFSET)) for tail in tails]
     assert {label for label, piece in found if piece} <= {buckets.label}
@@ -54,16 +54,16 @@ def numbers(buckets: Buckets, *sizes: int) -> list[int]:
 
 
 def test_in_turn(buckets: Buckets) -> None:
-    """Buckets of one size are distinguished, calls of other sizes are none, and a forward begins anew."""
+    """Buckets of equal size get different numbers, calls of other sizes get none, and a forward restarts the count."""
     model = Model()
     buckets.learn(model, SIZES)
     assert numbers(buckets, 400, 12, 400, 800, 400) == [1, 0, 2, 3, 0]
-    buckets.begin()
+    buckets.restart()
     assert numbers(buckets, 400) == [1]
 
 
 def test_out_of_turn(buckets: Buckets) -> None:
-    """After a call of a bucket's size that was not that bucket, nothing is certain until the next forward."""
+    """After a call out of order, no call gets a number until the next forward."""
     model = Model()
     buckets.learn(model, SIZES)
     assert numbers(buckets, 800, 400, 400, 800) == [0, 0, 0, 0]
@@ -72,22 +72,22 @@ def test_out_of_turn(buckets: Buckets) -> None:
 
 
 def test_two_models(buckets: Buckets) -> None:
-    """Two models in one group are not distinguished; after the first has been freed, a new one is."""
+    """A model that replaces a freed one is counted. Two live models that share a group are not."""
     first = Model()
     buckets.learn(first, SIZES)
     del first
     second = Model()
-    assert not buckets.is_of(second)
+    assert not buckets.knows(second)
     buckets.learn(second, (400,))
     assert numbers(buckets, 400) == [1]
     third = Model()
     buckets.learn(third, SIZES)
-    assert buckets.is_of(second) and buckets.is_of(third)
+    assert buckets.knows(second) and buckets.knows(third)
     assert numbers(buckets, 400) == [0]
 
 
 def test_parameters_of_the_bucket_in_turn(buckets: Buckets, replica: DistributedDataParallel) -> None:
-    """A message of its size has the parameters in it; another size, one behind the last, and one out of turn none."""
+    """The parameters are known for a message with the next bucket's size, and unknown for any other."""
 
     def found(size: int) -> str:
         parameters = buckets.parameters_of_next(size)
@@ -100,6 +100,6 @@ def test_parameters_of_the_bucket_in_turn(buckets: Buckets, replica: Distributed
     assert "weight" in found(400)
     assert numbers(buckets, 400) == [2]
     assert found(400) == ""
-    buckets.begin()
+    buckets.restart()
     assert numbers(buckets, 400) == [0]
     assert found(400) == found(40) == ""

@@ -1,4 +1,4 @@
-"""Groups with a backend for each type of device: operations of one are not counted among the other's."""
+"""A group with a backend for each device type counts the operations of each backend separately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def recorded(directory: Path, devices: list[str]) -> list[Recorded]:
-    """The tape of a rank that has called on these devices, one after the other."""
+    """Return the operations of a rank that has called on these devices, in order."""
     rank = DeviceRank(directory)
     group = dist.group.WORLD
     assert group is not None
@@ -43,7 +43,7 @@ def recorded(directory: Path, devices: list[str]) -> list[Recorded]:
 
 
 def test_each_backend_has_its_own_numbers(memory: Path, backends: str) -> None:
-    """Wherever another thread's operations on the CPU come in between, those on CUDA keep their numbers."""
+    """CPU operations of another thread do not change the sequence numbers of CUDA operations."""
     orders = [CUDA, CPU, CUDA, CUDA, CPU], [CUDA, CUDA, CUDA, CPU, CPU]
     numbers: list[dict[str, list[int]]] = []
     for index, order in enumerate(orders):
@@ -60,7 +60,7 @@ def test_each_backend_has_its_own_numbers(memory: Path, backends: str) -> None:
 
 
 def test_members_agree_on_the_group(memory: Path, backends: str) -> None:
-    """A separately counted part of a group names its device and backend, and is otherwise the group."""
+    """A channel's name has its device and backend, and otherwise equals the group's name."""
     operations = recorded(memory, [CPU, CUDA])
     found = [(one.group.ranks, one.group.backend, one.group.device) for one in operations]
     if backends == "gloo":
@@ -72,7 +72,7 @@ def test_members_agree_on_the_group(memory: Path, backends: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # newer versions of torch have a method for it
 def test_timeouts_of_each_backend(memory: Path, backends: str) -> None:
-    """A part of a group has the same timeouts as a whole one: each change but the last that is recorded, then none."""
+    """Changes of timeout are recorded per channel as for a whole group: up to the bound, then as unknown."""
     rank = DeviceRank(memory)
     group = dist.group.WORLD
     assert group is not None
@@ -89,7 +89,7 @@ def test_timeouts_of_each_backend(memory: Path, backends: str) -> None:
 
 
 def test_steps_by_windows(memory: Path, backends: str) -> None:
-    """Sixty-four collectives of the default group make a step, whichever of its backends runs them."""
+    """64 collectives of the default group make a step, on whichever of its backends they run."""
     rank = DeviceRank(memory)
     group = dist.group.WORLD
     assert group is not None

@@ -1,4 +1,4 @@
-"""Reduce ops are read only sometimes: an unread one is compared with nothing."""
+"""Reduce ops are not read on every call. An unread reduce op is not compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS_PER_PASS = 16
 
 
 def reported(tapes: list[Path]) -> list[Mismatch]:
-    """Mismatches that a reader reports of a job that goes on and is read periodically."""
+    """Return the mismatches that a reader reports while it reads a running job periodically."""
     followers = [TapeFollower(TapeReader(tape)) for tape in tapes]
     watched = SilentMismatches()
     found: list[Mismatch] = []
@@ -35,7 +35,7 @@ def reported(tapes: list[Path]) -> list[Mismatch]:
 
 @pytest.mark.parametrize("every", [pytest.param("25", marks=pytest.mark.thorough), "4"])
 def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
-    """Ranks that reach a line differently often tend to read its op at different calls; that is not a mismatch."""
+    """Ranks that read the reduce op of a line at different calls have no mismatch."""
     job = jobs.run("reduce_ops", 2, every)
     if not job.ranks[0].line()["tells"]:
         pytest.skip("this torch does not tell the reduce op")

@@ -1,4 +1,4 @@
-"""What an `all_to_all` sends to each member is on the tape, whichever way it was called."""
+"""The split sizes of `all_to_all` are on the tape, in whichever form it is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = NATIVE_LATER
 
 @pytest.fixture(scope="module")
 def job(jobs: Jobs) -> Job:
-    """Three ranks; afterwards the first is alone in a world of a hundred."""
+    """Three ranks; the first then runs alone in a world of a hundred."""
     return jobs.run("exchanges", 3)
 
 
@@ -29,7 +29,7 @@ def expected(line: dict[str, Any]) -> Splits | None:
 
 
 def test_as_issued(job: Job) -> None:
-    """Uneven calls have the parts that their callers gave, in bytes, and all others have none; nothing is lost."""
+    """Uneven calls have the parts that their callers passed, in bytes. Even calls have none. No record is lost."""
     for rank, done in enumerate(job.ranks):
         own = [tape for tape in job.tapes if tape.identity.rank == rank]
         operations = [one.raw for tape in own for one in tape.operations if one.name.startswith("all_to_all")]
@@ -39,7 +39,7 @@ def test_as_issued(job: Job) -> None:
 
 
 def test_gathered_lists(job: Job) -> None:
-    """A rank that gathers into tensors of other sizes than its own is told from one whose tensors are all alike."""
+    """A gather into tensors of unequal sizes is marked as uneven."""
     for rank in range(3):
         own = [tape for tape in job.tapes if tape.identity.rank == rank]
         gathers = [one.raw for tape in own for one in tape.operations if one.name == "all_gather"]
@@ -49,7 +49,7 @@ def test_gathered_lists(job: Job) -> None:
 
 
 def test_received_is_what_others_send(job: Job) -> None:
-    """What a rank expects from each member is what that one sends to it."""
+    """The bytes that a rank expects from a member equal the bytes that the member sends to it."""
     tapes = {tape.identity.rank: tape for tape in reversed(job.tapes)}
     calls: dict[tuple[str, int], dict[int, Splits]] = {}
     for rank, tape in tapes.items():

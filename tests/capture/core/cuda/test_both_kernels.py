@@ -1,4 +1,4 @@
-"""Operations on a device, which is simulated: the same program through torch's dispatcher, recorded by both kernels."""
+"""Operations on a simulated device, issued through torch's dispatcher and recorded by both kernels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_with(jobs: Jobs) -> Run:
 
 
 def test_same_facts(runs: dict[str, Run]) -> None:
-    """Every call is there once, with the same facts, whichever kernel has recorded it."""
+    """Both kernels record every call once, with the same facts."""
     python, native = (runs[kernel].tape.operations for kernel in KERNELS)
     assert len(python) == sum(count for _, count in runs["python"].in_python.values())
     for expected, found in zip(python, native, strict=True):
@@ -71,7 +71,7 @@ def test_same_facts(runs: dict[str, Run]) -> None:
 
 
 def facts_of(operation: Recorded) -> tuple[object, ...]:
-    """All of a record that does not depend on the time or the kernel."""
+    """Return the fields of a record that do not depend on time or kernel."""
     raw, signature = operation.raw, operation.signature
     return (
         *(operation.name, operation.group.ranks, operation.line, signature.shapes, signature.dtypes, signature.device),
@@ -82,7 +82,7 @@ def facts_of(operation: Recorded) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("phase", NATIVELY)
 def test_what_repeats_is_recorded_natively(runs: dict[str, Run], phase: str) -> None:
-    """Python gets the first two calls from a line, and one that ends a step; without the library it gets all."""
+    """Python records the first two calls from a line, and calls that end a step. The library records the others."""
     lines = 2 if phase == "messages" else 1
     in_python, count = runs["native"].in_python[phase]
     assert in_python <= 2 * lines + 1 < count
@@ -102,18 +102,21 @@ def test_what_repeats_is_recorded_natively(runs: dict[str, Run], phase: str) -> 
     ],
 )
 def test_how_ends_are_known(run: Run, phase: str, hows: set[str]) -> None:
-    """By the device's own events where there are any, else by the watchdog; never claimed where it is not known."""
+    """Ends come from the device's events if there are any, else from the watchdog.
+
+    Unknown ends are marked as unknown.
+    """
     assert {operation.how for operation in run.phase(phase)} == hows
 
 
 def test_waits_are_seen_natively(runs: dict[str, Run]) -> None:
-    """A wait for a Work shows natively when the device has ended it; Python knows that from the watchdog only."""
+    """The library observes the end of a wait for a Work. Python learns of that end only from the watchdog."""
     assert {operation.how for operation in runs["python"].phase("waited")} == {"WATCHDOG"}
     assert "EVENT" in [operation.how for operation in runs["native"].phase("waited")]
 
 
 def test_waits_named_by_memory_are_seen(run: Run) -> None:
-    """They show when the device has ended it, unless the host took too long to enqueue the wait."""
+    """Waits that name memory give the end of an operation, unless the host was too slow to enqueue the wait."""
     hows = {operation.how for operation in run.phase("named_by_memory")}
     assert "EVENT" in hows
     assert hows <= {"EVENT", "WATCHDOG"}
@@ -121,7 +124,7 @@ def test_waits_named_by_memory_are_seen(run: Run) -> None:
 
 @pytest.mark.parametrize("phase", ["synchronous", "named_by_memory", "on_other_device"])
 def test_times_are_the_devices(run: Run, phase: str) -> None:
-    """Start and end are mostly the device's, up to the error of its clock: the host may lose the processor."""
+    """Most starts and ends are the device's, within the error of its clock. The host may lose the processor."""
     first = run.tape.operations.index(run.phase(phase)[0])
     started, ended = [], []
     for operation, (_, ended_ns, lasts_ns) in zip(run.phase(phase), run.kernels[first:], strict=False):
@@ -134,7 +137,7 @@ def test_times_are_the_devices(run: Run, phase: str) -> None:
 
 
 def test_messages_are_counted_each_way(run: Run) -> None:
-    """Sends and receives have sequences of their own, one after the other, whichever kernel recorded each."""
+    """Sends and receives have separate sequence numbers without gaps, whichever kernel records each message."""
     messages = run.phase("messages")
     for name in ("send", "recv"):
         numbers = [message.raw.sequence for message in messages if message.name == name]
@@ -142,20 +145,20 @@ def test_messages_are_counted_each_way(run: Run) -> None:
 
 
 def test_refused_calls_keep_no_place(run: Run) -> None:
-    """The next operation has the number of the one that was refused."""
+    """The sequence number of a refused call is reused by the next operation."""
     before, after = run.phase("on_other_device")[-1], run.phase("in_graph")[0]
     assert after.raw.sequence == before.raw.sequence + 1
     assert {refused.raw.sequence for refused in run.phase("refused")} == {after.raw.sequence}
 
 
 def test_a_failed_device_is_one_warning(run: Run) -> None:
-    """Calls go on, unfollowed."""
+    """After a device error there is one warning, and calls continue without being followed."""
     assert run.log.count("no longer follows operations on CUDA devices") == 1
     assert "cudaErrorLaunchFailure" in run.log
 
 
 def test_operations_overlap_as_on_the_device(runs: dict[str, Run]) -> None:
-    """Those of one queue run one after the other."""
+    """Operations of one queue do not overlap."""
     for before, after in itertools.pairwise(runs["native"].phase("synchronous")):
         assert before.raw.completed_ns is not None
         assert after.raw.started_ns is not None
@@ -168,8 +171,8 @@ def job(jobs: Jobs) -> Job:
     return jobs.run("synchronized", 1, str(simulated_library()))
 
 
-def test_where_devices_are_synchronised(job: Job) -> None:
-    """Twice for each collective; never for messages, blocks of coalesced operations, graphs, and on the host."""
+def test_where_devices_are_synchronized(job: Job) -> None:
+    """Devices are synchronized twice per collective, not for messages, coalesced blocks, graphs and CPU operations."""
     counts = job.ranks[0].lines()[-1]["counts"]
     assert counts == {
         "computation_before": 2,
@@ -182,7 +185,7 @@ def test_where_devices_are_synchronised(job: Job) -> None:
 
 
 def test_what_it_measures(job: Job) -> None:
-    """An operation's time begins when what was enqueued before it is over: it lasts 5 ms and not 405."""
+    """With synchronization, an operation's time excludes earlier work on the device: it takes 5 ms, not 405 ms."""
     [tape] = job.tapes
     assert tape.identity.synchronized
     operation = tape.operations[0].raw

@@ -1,4 +1,4 @@
-"""A device's clock against the host's: the error bounds of times on the tape."""
+"""The conversion of device times to the host's clock, and the error bounds of times on the tape."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostClock:
 
 
 class LateDevice(SimulatedDevice):
-    """A device whose answers reach the thread that asks up to 0.9 ms late, as where another thread holds the GIL."""
+    """A device whose answers reach our thread up to 0.9 ms late, as if another thread had the GIL."""
 
     late = random.Random(7)
 
@@ -52,7 +52,7 @@ class SlowDevice(SimulatedDevice):
     """A device that takes 0.9 ms until it reaches an event."""
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Enqueue an event behind something else."""
+        """Enqueue an event behind other work."""
         self.launch(stream, SLOW_NS)
         super().record(event, device, stream)
 
@@ -67,7 +67,7 @@ class TimedDevice:
         self.event = self.device.create_event(0)
 
     def error_ns(self) -> tuple[int, How]:
-        """The clock's error for something that happens now, and the precision that it states."""
+        """Return the clock's error for an event that happens now, and the precision that it claims."""
         self.device.record(self.event, 0, STREAM)
         place = self.device.events[self.event].place
         assert place is not None
@@ -79,7 +79,7 @@ class TimedDevice:
 
 
 def test_the_error_stays_within_what_is_promised() -> None:
-    """For ten minutes of a drifting clock, a time is off by at most half the bracket and a second's drift."""
+    """In ten minutes of a drifting clock, the error is at most half the bracket plus a second's drift."""
     timed = TimedDevice()
     errors: list[int] = []
     for _ in range(600):
@@ -103,7 +103,7 @@ def test_the_anchor_is_renewed_no_more_than_once_a_second() -> None:
 
 
 def test_before_there_is_an_anchor_and_long_after_nothing_exact_is_claimed() -> None:
-    """The time is then the one at which the event was seen to be done."""
+    """Without a recent anchor, an event's time is the time at which a poll found it done."""
     timed = TimedDevice()
     assert timed.error_ns()[1] is How.POLL
     timed.clock.renew()
@@ -115,7 +115,7 @@ def test_before_there_is_an_anchor_and_long_after_nothing_exact_is_claimed() -> 
 
 
 def test_a_device_that_does_not_answer_is_not_waited_for() -> None:
-    """The old anchor stays; an attempt is given up after two milliseconds."""
+    """If the device does not answer within 2 ms, the attempt ends and the old anchor stays."""
     timed = TimedDevice()
     timed.clock.renew()
     stream = next(stream for stream in timed.device.streams if stream != STREAM)
@@ -132,7 +132,7 @@ def test_a_device_that_does_not_answer_is_not_waited_for() -> None:
 
 
 def test_the_narrowest_reading_counts() -> None:
-    """A thread that holds the GIL delays single readings by milliseconds; the anchor is not that far off."""
+    """Single readings may be late by milliseconds because another thread has the GIL. The anchor uses the best one."""
     timed = TimedDevice(drift=0.0, device=LateDevice)
     errors: list[int] = []
     for _ in range(200):
@@ -144,14 +144,14 @@ def test_the_narrowest_reading_counts() -> None:
 
 
 def test_a_slow_reading_is_off_by_half_of_it() -> None:
-    """An event may have happened at any time between the two readings: in the middle the error is smallest."""
+    """The anchor is in the middle between the two readings, where the maximum error is smallest."""
     timed = TimedDevice(drift=0.0, device=SlowDevice)
     timed.clock.renew()
     assert timed.error_ns() == (pytest.approx(SLOW_NS / 2, abs=10 * timed.host.look_ns), How.EVENT)
 
 
 def test_events_from_before_the_anchor() -> None:
-    """Events before the newest anchor are dated as well as those after it."""
+    """Events before the newest anchor are dated as exactly as events after it."""
     timed = TimedDevice(drift=0.0)
     timed.device.record(timed.event, 0, STREAM)
     place = timed.device.events[timed.event].place

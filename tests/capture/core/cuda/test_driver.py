@@ -1,8 +1,10 @@
-"""The CUDA runtime through ctypes: against a fake one, and against the real one if available."""
+"""The CUDA runtime through ctypes, tested with a fake runtime and with the real one if available."""
 
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +138,7 @@ def test_events_are_made_on_their_device(runtime: PlayedRuntime, driver: CudaDri
 
 
 def test_recording_goes_to_the_device_only_for_its_default_stream(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """Other streams know their device, so that a record there is one call."""
+    """Recording on any stream but the default one is a single call, because streams belong to a device."""
     driver.record(0xE1, 1, 0x51)
     driver.record(0xE1, 0, 0)
     driver.record(0xE1, 1, 0)
@@ -150,7 +152,7 @@ def test_recording_goes_to_the_device_only_for_its_default_stream(runtime: Playe
 
 
 def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """A stream is checked for a capture, and our thread declares that its calls concern no other thread."""
+    """Captures are detected, and the capture mode of our thread keeps its queries from breaking them."""
     assert driver.is_capturing(0x99)
     assert not driver.is_capturing(0x51)
     assert not driver.is_capturing(0)
@@ -159,14 +161,14 @@ def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDr
 
 
 def test_memory_is_allocated_beside_a_capture(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """In the mode in which that breaks no capture of another thread; the caller's mode is restored."""
+    """Memory is allocated in the relaxed capture mode, and the caller's mode is restored."""
     assert driver.allocate_pinned(64) == 0xA0
     assert runtime.calls == [("mode", RELAXED), ("allocate", 64, PORTABLE), ("mode", GLOBAL)]
     assert runtime.mode == GLOBAL
 
 
 def test_copies_are_enqueued_on_their_device(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """As for records, only a default stream needs its device to be current."""
+    """As for records, only a copy on the default stream makes its device current."""
     driver.copy_to_host(0xA0, 0xD0, 16, 1, 0x51)
     driver.copy_to_host(0xA0, 0xD0, 16, 1, 0)
     assert runtime.calls == [
@@ -178,7 +180,7 @@ def test_copies_are_enqueued_on_their_device(runtime: PlayedRuntime, driver: Cud
 
 
 def test_an_event_is_done_or_not_or_its_device_has_failed(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """Three different results of one query."""
+    """A query returns True or False, or raises if the device has failed."""
     assert driver.is_done(0xE1)
     runtime.answer = NOT_READY
     assert not driver.is_done(0xE1)
@@ -203,7 +205,7 @@ def test_an_event_is_done_or_not_or_its_device_has_failed(runtime: PlayedRuntime
 def test_errors_are_raised_and_not_left_for_others(
     runtime: PlayedRuntime, driver: CudaDriver, call: Callable[[CudaDriver], object]
 ) -> None:
-    """An error of ours is not left in the thread: torch's next check would take it for the user's own."""
+    """An error of ours is cleared from the thread: otherwise torch's next check would report it."""
     runtime.answer = ILLEGAL_ADDRESS
     with pytest.raises(DriverError, match="cudaErrorIllegalAddress"):
         call(driver)
@@ -212,7 +214,7 @@ def test_errors_are_raised_and_not_left_for_others(
 
 
 def test_elapsed_time(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """Milliseconds from the earlier event to the later."""
+    """The elapsed time is in milliseconds, from the earlier event to the later."""
     assert driver.elapsed_ms(1, 2) == 2.5
     assert runtime.calls == [("elapsed", 1, 2)]
 
@@ -226,7 +228,7 @@ def test_a_runtime_that_lacks_a_function(runtime: PlayedRuntime) -> None:
 
 
 def test_the_runtime_that_torch_uses() -> None:
-    """In a CUDA build every function is found, with a device or without; other builds have no such runtime."""
+    """In a CUDA build every function is found, with or without a device. Other builds have no such runtime."""
     if torch.version.cuda is None:
         with pytest.raises(DriverError, match="no CUDA runtime"):
             cuda_drivers()
@@ -236,3 +238,14 @@ def test_the_runtime_that_torch_uses() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(DriverError, match=r"^cudaError"):
             watching.create_event(0)
+
+
+@pytest.mark.process
+def test_ranks_on_devices_load_no_msgspec() -> None:
+    """What a rank loads with its first operation on a device loads neither msgspec nor OpenTelemetry."""
+    program = (
+        "import sys; import otel_torchdist.capture.core.cuda.operations; "
+        "print(sorted({'msgspec', 'opentelemetry'} & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

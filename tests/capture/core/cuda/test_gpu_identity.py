@@ -1,4 +1,4 @@
-"""A rank writes down which GPU it uses, once it uses one, and never touches CUDA before."""
+"""A rank records which GPU it uses after its first operation on it, and never initializes CUDA itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rank(tmp_path: Path) -> Iterator[DeviceRank]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The devices whose properties torch was asked for; it knows their UUIDs."""
+    """The devices whose properties were queried; torch knows their UUIDs."""
     asked: list[int] = []
 
     def properties(device: int) -> SimpleNamespace:
@@ -38,14 +38,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def described(rank: DeviceRank) -> SelfDescription:
-    """A rank that describes itself."""
+    """A rank that writes its description."""
     description = SelfDescription(False, lambda: rank.devices.first_cuda)
     description.begin(rank.recorder)
     return description
 
 
 def test_gpu_of_the_first_operation(rank: DeviceRank, asked: list[int]) -> None:
-    """Before an operation has run on a device, CUDA may not be initialised, and must not be by us; then it is asked."""
+    """The GPU is only queried after an operation has run on it, so capture never initializes CUDA."""
     description, tape = described(rank), rank.recorder.tape.path
     description.beat()
     assert (asked, gpu_of(tape)) == ([], "")
@@ -57,7 +57,7 @@ def test_gpu_of_the_first_operation(rank: DeviceRank, asked: list[int]) -> None:
 
 
 def test_torch_that_does_not_show_it(rank: DeviceRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older torch has no UUIDs, and a broken device no properties: then the GPU is not known, and nothing else."""
+    """Without UUIDs in torch, or with a failing device, only the GPU is unknown."""
     for properties in (SimpleNamespace(), None):
 
         def fail(device: int, properties: SimpleNamespace | None = properties) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Operations on a device that cannot be tracked, or not to their end: what is on the tape, and that nothing breaks."""
+"""Operations on a device whose start or end cannot be followed: their records, and that nothing breaks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def rank(tmp_path: Path) -> Iterator[DeviceRank]:
 
 
 def expect_untracked(rank: DeviceRank, issued: Issued) -> None:
-    """The record is closed, and states that neither begin nor end is known."""
+    """Check that the record is complete, and marks start and end as unknown."""
     operation = rank[issued]
     assert (operation.how, operation.started_how) == (How.UNTRACKED, How.UNTRACKED)
     assert operation.started_ns == operation.entered_ns
 
 
 def test_nothing_is_recorded_while_a_graph_is_captured(rank: DeviceRank) -> None:
-    """An event would become a part of the graph; and queries of our thread meanwhile do not break the capture."""
+    """During a capture no event is recorded, because it would become part of the graph, and queries do not break it."""
     stuck = rank.run(None)
     rank.until(lambda: rank[stuck].started_ns)
     rank.device.capturing.add(MAIN_STREAM)
@@ -49,7 +49,7 @@ def test_nothing_is_recorded_while_a_graph_is_captured(rank: DeviceRank) -> None
 
 
 def test_events_are_bounded_and_used_again(rank: DeviceRank) -> None:
-    """Beyond the bound an operation is not tracked; every end frees room again."""
+    """Beyond the maximum number of events an operation is not followed. Each end frees events."""
     stuck = [rank.run(None) for _ in range(4)]
     expect_untracked(rank, rank.run(1 * MS))
     for issued in stuck:
@@ -61,7 +61,7 @@ def test_events_are_bounded_and_used_again(rank: DeviceRank) -> None:
 
 
 def test_an_operation_that_raises_gives_its_events_back(rank: DeviceRank) -> None:
-    """An operation that torch refuses is over at once, whatever the device does."""
+    """An operation that torch refuses is over immediately, and its events are reused."""
     for _ in range(20):
         call = rank.enter()
         rank.refuse(call, ValueError("refused"))
@@ -71,7 +71,7 @@ def test_an_operation_that_raises_gives_its_events_back(rank: DeviceRank) -> Non
 
 
 def test_a_backend_without_a_watchdog(tmp_path: Path) -> None:
-    """With NCCL's blocking waits the end of an asynchronous operation would never be reported: it is not tracked."""
+    """With NCCL's blocking waits, asynchronous operations are not followed: their ends would never be reported."""
     with device_rank(tmp_path, has_watchdog=False) as rank:
         expect_untracked(rank, rank.start(1 * MS))
         assert [operation.how for operation in rank.until_ended(rank.run(1 * MS))] == [How.EVENT]
@@ -79,13 +79,13 @@ def test_a_backend_without_a_watchdog(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "blocks"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_blocking_waits(value: str, blocks: bool) -> None:
-    """The setting is parsed as NCCL's process group parses it."""
+    """The variable for blocking waits is parsed as NCCL's process group parses it."""
     assert blocks_in_wait({"TORCH_NCCL_BLOCKING_WAIT": value}) is blocks
     assert not blocks_in_wait({})
 
 
 def test_a_backend_that_has_no_such_future(rank: DeviceRank) -> None:
-    """Nothing is claimed about a Work that does not report how it ends."""
+    """An operation whose Work lacks NCCL's result future has an unknown end."""
 
     class OtherWork(NcclWork):
         def get_future_result(self) -> None:  # type: ignore[override]
@@ -106,7 +106,7 @@ def test_without_a_driver(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("caller", ["user", "us"])
 def test_a_device_that_reports_an_error(rank: DeviceRank, caller: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The device is left alone from then on: one warning, open operations are closed, and the training goes on."""
+    """After an error the device is not queried again: one warning, open operations end as unknown, training goes on."""
     stuck, behind = rank.run(None), rank.start(None)
     rank.until(lambda: rank[stuck].started_ns)
     with caplog.at_level(logging.WARNING, "otel_torchdist"):
@@ -132,14 +132,14 @@ def test_a_device_that_breaks_inside_a_call(rank: DeviceRank, caplog: pytest.Log
 
 
 def test_the_thread_sleeps_and_wakes(rank: DeviceRank) -> None:
-    """With nothing to query the device is left alone; the next operation wakes the thread."""
+    """Without operations the poller sleeps and queries nothing. The next operation wakes it."""
     rank.until_ended(rank.run(50_000))
-    rank.until(lambda: rank.cuda.watch.is_asleep)
+    rank.until(lambda: rank.cuda.poller.is_asleep)
     rank.until_ended(rank.run(50_000))
 
 
 def test_the_end_of_a_tape_waits_for_the_watchdog(rank: DeviceRank) -> None:
-    """The last asynchronous operation has ended, and the watchdog's next round is awaited."""
+    """The end of a tape waits for the watchdog's next round, so the last asynchronous operation ends."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.until(lambda: rank[issued].started_ns)
@@ -149,7 +149,7 @@ def test_the_end_of_a_tape_waits_for_the_watchdog(rank: DeviceRank) -> None:
 
 
 def test_operations_that_are_open_at_the_end_of_a_tape(rank: DeviceRank) -> None:
-    """Open operations are released soon and stay open: the tape has to show that they did not end."""
+    """Operations open at the end of a tape are released soon, and stay open on the tape."""
     stuck, behind = rank.run(None), rank.start(None)
     rank.until(lambda: rank[stuck].started_ns)
     began_ns = rank.device.now()
@@ -163,7 +163,7 @@ def test_operations_that_are_open_at_the_end_of_a_tape(rank: DeviceRank) -> None
 
 
 def test_events_are_destroyed_when_we_are_switched_off(tmp_path: Path) -> None:
-    """Events are not destroyed at the end of the process, where the device may be gone."""
+    """Switching off destroys the events. Process exit does not, because the device may be gone."""
     for gives_up in (True, False):
         directory = tmp_path / str(gives_up)
         directory.mkdir()
@@ -174,21 +174,21 @@ def test_events_are_destroyed_when_we_are_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_device_that_does_not_answer(tmp_path: Path) -> None:
-    """A query that hangs blocks our thread alone: calls return, and so does the shutdown."""
+    """A hanging query blocks only our thread: calls and the shutdown return."""
     with device_rank(tmp_path) as rank:
         rank.until_ended(rank.run(50_000))
         with rank.device.busy():
             stuck = Issued(rank.enter().number, rank.device.launch(MAIN_STREAM, None))
             began_ns = rank.device.now()
             rank.devices.ends(rank.recorder)
-            rank.cuda.watch.stop(0.05, give_events_up=False)
+            rank.cuda.poller.stop(0.05, destroy_events=False)
             assert rank.device.now() - began_ns < 2_000 * MS
         assert rank[stuck].is_open
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # that is what is tested
 def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
-    """A child has none of our threads, and neither frees nor queries anything of its parent's."""
+    """A forked child has no poller, and neither frees nor queries anything of its parent."""
     with device_rank(tmp_path) as rank:
         stuck = rank.run(None)
         rank.until(lambda: rank[stuck].started_ns)
@@ -208,7 +208,7 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
 @IN_PYTHON  # the library is not in use: the rank is put together by hand
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3), ("terminate", -15)])
 def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
-    """Operations in flight change neither the exit code nor the time to exit, and stay on the tape as what they are."""
+    """Operations in flight change neither the exit code nor the time to exit, and stay open on the tape."""
     [tape] = jobs.run("device_at_exit", 1, how, environ={ORDINARY_END: "true"}, codes=[code], timeout_s=30).tapes
     assert [(operation.how, operation.raw.is_queued) for operation in tape.operations] == [
         ("open", False),

@@ -1,4 +1,4 @@
-"""What `nccl` means from torch 2.15 on: Works of synchronous operations, one stream for the rest, joint waits."""
+"""`nccl` from torch 2.15 on (nccl2): Works for synchronous operations, one stream, joint waits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
 
 
 def test_sends_are_behind_collectives(rank: DeviceRank) -> None:
-    """A send enqueued behind a collective has not had its turn: it is not evidence against its peer."""
+    """A send behind a collective in the queue has not started, so it is no evidence against its peer."""
     collective = rank.start(None)
     send = rank.start(1 * MS, "send", peer=0)
     rank.until(lambda: rank[collective].started_ns)
@@ -51,7 +51,7 @@ def test_sends_are_behind_collectives(rank: DeviceRank) -> None:
 
 
 def test_peers_of_the_lazy_backend_have_streams_of_their_own(tmp_path: Path) -> None:
-    """With this backend each pair of peers has a communicator, and so a stream."""
+    """With nccl-lazy, each pair of peers has its own communicator and stream."""
     with device_rank(tmp_path, backend="nccl-lazy") as rank:
         collective = rank.start(None)
         send = rank.start(None, "send", peer=0, stream=11)
@@ -60,7 +60,7 @@ def test_peers_of_the_lazy_backend_have_streams_of_their_own(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rank", ["nccl", "nccl2"], indirect=True)
 def test_a_wait_for_several(rank: DeviceRank) -> None:
-    """The stream goes on when the last has ended, so a wait for all shows when that was, and for no other."""
+    """A wait for several operations gives the end of the last one, and of no other."""
     first, last = rank.start(5 * MS), rank.start(400 * MS)
     rank.device.use_stream(MAIN_STREAM)
     rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
@@ -71,7 +71,7 @@ def test_a_wait_for_several(rank: DeviceRank) -> None:
 
 
 def test_an_end_is_as_coarse_as_the_one_ahead(rank: DeviceRank) -> None:
-    """If the begin is known only from the watchdog's view of the one ahead, the end is marked as the watchdog's too."""
+    """If a start is the predecessor's watchdog time, the end is marked as a watchdog time, too."""
     first, last = rank.start(5 * MS), rank.start(5 * MS)
     rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
     rank.until(lambda: rank.device.is_over(last.kernel))
@@ -81,23 +81,23 @@ def test_an_end_is_as_coarse_as_the_one_ahead(rank: DeviceRank) -> None:
 
 
 def test_a_wait_for_several_groups(rank: DeviceRank) -> None:
-    """Each group has its own stream, and which one released the wait is unknown: no end is claimed to be exact."""
+    """A wait for operations of several groups gives no exact end: it is unknown which stream released it."""
     first = rank.start(20 * MS)
-    rank.group = Groups().learn(rank.recorder, rank.process_group, (0, 1), 1)
+    rank.group = Groups().register(rank.recorder, rank.process_group, (0, 1), 1)
     other = rank.start(20 * MS, stream=11)
     rank.wait_tensors(NO_KEYS, [first.tensor, other.tensor])
     assert {operation.how for operation in rank.until_ended(first, other, watchdog=True)} == {How.WATCHDOG}
 
 
 class UnplacedTensor(DeviceTensor):
-    """A tensor that cannot be asked for its device: as a method, this function lacks its argument."""
+    """A tensor that raises when its device is queried, because this function lacks `self`."""
 
     get_device: Any = len
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 def test_an_error_of_ours_in_a_wait(rank: DeviceRank, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program waits as ever."""
+    """If our code raises in a wait, the program's wait works as before."""
     monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "false")
     issued = rank.start(1 * MS)
     tensor = torch.ones(4).as_subclass(UnplacedTensor)

@@ -1,4 +1,4 @@
-"""Operations on a device: when they were enqueued, begun and ended according to the tape, and how that is known."""
+"""Operations on a device: the recorded times of their enqueueing, start and end, and the sources of these times."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DeviceRank]
 
 
 def kernel_times(issued: Issued) -> tuple[int, int]:
-    """When the device really began and ended the kernel of a finished operation."""
+    """Return the device's real start and end of a finished operation's kernel."""
     assert issued.kernel.end_ns is not None
     assert issued.kernel.lasts_ns is not None
     return issued.kernel.end_ns - issued.kernel.lasts_ns, issued.kernel.end_ns
@@ -50,7 +50,10 @@ def kernel_times(issued: Issued) -> tuple[int, int]:
 
 @pytest.mark.parametrize("rank", [500], indirect=True)
 def test_a_queue_behind_a_slow_kernel(rank: DeviceRank) -> None:
-    """It is not evidence, costs one query per poll, begins when its turn comes, and its times are the device's."""
+    """A queue behind a slow kernel costs one query per poll, and is no evidence of a stall.
+
+    Each operation starts when its predecessor ends, at the device's time.
+    """
     slow = rank.device.launch(MAIN_STREAM, None)
     queue = [rank.run(50_000) for _ in range(200)]
     asked = rank.device.asked
@@ -75,7 +78,7 @@ def test_a_queue_behind_a_slow_kernel(rank: DeviceRank) -> None:
 
 
 def test_an_operation_that_waits_for_its_peers(rank: DeviceRank) -> None:
-    """An open operation waits from when the device has begun it; the operation behind it does not."""
+    """A started operation waits for its peers. The operation behind it in the queue does not."""
     rank.until_ended(rank.run(1 * MS))
     stuck, behind = rank.run(None), rank.run(1 * MS)
     rank.until(lambda: rank[stuck].started_ns)
@@ -87,7 +90,7 @@ def test_an_operation_that_waits_for_its_peers(rank: DeviceRank) -> None:
 
 
 def test_a_call_that_hangs_on_the_host(rank: DeviceRank) -> None:
-    """The first operation of a group may hang inside the call, where ranks connect: it has begun, so it waits."""
+    """A group's first operation that hangs in the call, where ranks connect, has started, so it waits for peers."""
     call = rank.enter()
     rank.until(lambda: rank.read()[call.number].started_ns)
     operation = rank.operations[call.number]
@@ -97,7 +100,7 @@ def test_a_call_that_hangs_on_the_host(rank: DeviceRank) -> None:
 
 
 def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
-    """The begin of such operations is exact, their end as late as the watchdog's round, and the records state both."""
+    """The start of an asynchronous operation is exact, its end as late as the watchdog. The record states both."""
     ahead = rank.device.launch(MAIN_STREAM, None)
     issued = rank.start(30 * MS)
     rank.device.release(ahead)
@@ -111,7 +114,7 @@ def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None
 
 
 def test_the_next_of_a_group_begins_when_the_last_has_ended(rank: DeviceRank) -> None:
-    """NCCL runs a group's operations one by one: the second has no age while the first runs."""
+    """A group's operations run one by one: the second has not started while the first runs."""
     first, second = rank.start(None), rank.start(1 * MS)
     rank.until(lambda: rank[first].started_ns)
     assert rank[second].is_queued
@@ -122,7 +125,7 @@ def test_the_next_of_a_group_begins_when_the_last_has_ended(rank: DeviceRank) ->
 
 
 def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
-    """A send that waits for one peer does not delay what another peer sends."""
+    """A send that waits for one peer does not delay messages from another peer."""
     stuck = rank.start(None, "send", peer=0)
     other = rank.start(1 * MS, "recv", peer=1, stream=OTHER_STREAM)
     rank.until_ended(other, watchdog=True)
@@ -131,7 +134,7 @@ def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
 
 
 def test_a_wait_that_blocks_shows_the_end(rank: DeviceRank) -> None:
-    """When a wait blocks a stream, the end is known as exactly as from an event."""
+    """A wait that blocks a stream gives the end as exactly as an event does."""
     issued = rank.start(None)
     began_ns = rank.device.now()
     rank.wait_on_stream(issued)
@@ -145,7 +148,7 @@ def test_a_wait_that_blocks_shows_the_end(rank: DeviceRank) -> None:
 
 
 def test_a_wait_that_does_not_block_is_a_bound(rank: DeviceRank) -> None:
-    """Host time on an idle stream is not the operation's: it had ended by then, and no more is claimed."""
+    """A wait that does not block is only an upper bound on the end, and is marked so."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.wait_on_stream(issued, takes_s=0.01)
@@ -158,7 +161,7 @@ def test_a_wait_that_does_not_block_is_a_bound(rank: DeviceRank) -> None:
 
 @pytest.mark.parametrize(("value", "failure"), [(1, "TIMEOUT"), (2, "COMM_ERROR"), (100, "UNKNOWN")])
 def test_operations_that_fail_on_the_device(rank: DeviceRank, value: int, failure: str) -> None:
-    """The watchdog's report of a failed operation is on the tape, so that its ranks are not taken to have met."""
+    """A failure that the watchdog reports is recorded, and does not prove that the ranks have met."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.watchdog(value)
@@ -169,7 +172,7 @@ def test_operations_that_fail_on_the_device(rank: DeviceRank, value: int, failur
 
 
 def test_a_future_that_raises(rank: DeviceRank) -> None:
-    """An exception in place of a result gives the failure's type."""
+    """If a future raises, the exception's type is recorded as the failure."""
     issued = rank.start(1 * MS)
     result: Any = issued.result
     result.set_exception(ConnectionError("gone"))
@@ -178,7 +181,10 @@ def test_a_future_that_raises(rank: DeviceRank) -> None:
 
 
 def test_a_later_operation_of_the_group_shows_the_end(rank: DeviceRank) -> None:
-    """NCCL runs them in their order, so the watchdog is not needed, nor believed if it fails with the first error."""
+    """The end of a group's later operation ends the earlier ones.
+
+    The watchdog is not needed for that, nor believed if it fails.
+    """
     first, second = rank.start(20 * MS), rank.start(1 * MS)
     rank.device.wait_for(MAIN_STREAM, second.kernel)
     before, after, last = rank.until_ended(first, second, rank.run(1 * MS))
@@ -197,7 +203,7 @@ def test_a_later_operation_of_the_group_shows_the_end(rank: DeviceRank) -> None:
 
 
 def test_messages_and_other_groups_show_no_end(rank: DeviceRank) -> None:
-    """A message may have a communicator of its own, another group has, and in a group of one nothing is in order."""
+    """Later messages, operations of other groups, and of groups of one rank do not end earlier operations."""
     rank.use_group(dist.ProcessGroup(0, 1), (0,))
     alone = rank.start(None)
     rank.until_ended(rank.run(1 * MS))
@@ -210,7 +216,7 @@ def test_messages_and_other_groups_show_no_end(rank: DeviceRank) -> None:
 
 
 def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
-    """The end of a collective on the device proves that every member entered it, as it does on the host."""
+    """A collective that ends on the device proves that every member entered it."""
     issued = rank.run(None)
     assert not rank.group.synchronized
     rank.device.release(issued.kernel)
@@ -219,7 +225,7 @@ def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
 
 
 def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
-    """While an operation is still running, its tensors and its Work are freed as soon as the user releases them."""
+    """The tensors and Work of a running operation are freed when the user releases them."""
     issued = rank.start(None)
     watched = [weakref.ref(issued.tensor), weakref.ref(issued.work)]
     issued.work = issued.tensor = None
@@ -229,7 +235,7 @@ def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
 
 
 def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
-    """What was kept of an operation is freed when it ends, without a collection that would delay the training."""
+    """The state of an operation is freed at its end without a garbage collection."""
     tape = rank.recorder.tape
     gc.disable()
     try:
@@ -242,7 +248,7 @@ def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
 
 
 def test_several_streams_and_devices(rank: DeviceRank) -> None:
-    """A stuck stream delays neither another stream nor another device."""
+    """A stuck stream delays neither other streams nor other devices."""
     stuck = rank.run(None)
     rank.until_ended(rank.run(1 * MS, stream=OTHER_STREAM), rank.run(1 * MS, stream=NCCL_STREAM, device=1))
     assert rank[stuck].is_open
@@ -251,7 +257,7 @@ def test_several_streams_and_devices(rank: DeviceRank) -> None:
 
 @pytest.mark.parametrize("rank", [400], indirect=True)
 def test_several_threads(rank: DeviceRank) -> None:
-    """Threads that enqueue at the same time share the events, and each operation has its own times."""
+    """Threads that enqueue at the same time share the event pool, and each operation has its own times."""
     queues: dict[int, list[Issued]] = {stream: [] for stream in range(11, 15)}
     ahead = [rank.device.launch(stream, None) for stream in queues]  # a thread may lose its core before its event
 
@@ -275,7 +281,7 @@ def test_several_threads(rank: DeviceRank) -> None:
 
 
 def test_coalesced_operations(rank: DeviceRank) -> None:
-    """Coalesced operations begin and end as one, between two events that they share."""
+    """Coalesced operations start and end together, between the same two events."""
     rank.device.use_stream(MAIN_STREAM)
     rank.group.coalescing = calls = []
     for _ in range(3):
@@ -296,7 +302,7 @@ def test_coalesced_operations(rank: DeviceRank) -> None:
 
 
 def test_coalesced_operations_with_a_work(rank: DeviceRank) -> None:
-    """Where the backend runs them on a stream of its own, they all end with the watchdog, and need no second event."""
+    """Coalesced operations on the backend's stream all end with the watchdog, and need no second event."""
     rank.device.use_stream(MAIN_STREAM)
     rank.group.coalescing = calls = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""From a device to the verdict: the stall detector on tapes with operations that are enqueued ahead."""
+"""Verdicts of the stall detector on tapes of operations that are enqueued ahead on devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Outcome
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.devices.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
 from tests.support.devices.simulated_device import MS
@@ -70,7 +70,7 @@ def pair(tmp_path: Path) -> Iterator[WatchedPair]:
 
 
 def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
-    """Both devices compute for longer than the threshold, with collectives in their queues: no rank waits."""
+    """Both devices compute longer than the threshold with collectives in their queues: no rank waits."""
     kernels = [rank.device.launch(MAIN_STREAM, None) for rank in pair.ranks]
     queues = [[rank.run(1 * MS), rank.start(1 * MS), rank.run(1 * MS)] for rank in pair.ranks]
     pair.run_for(2 * THRESHOLD_S)
@@ -83,7 +83,7 @@ def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
 
 
 def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
-    """One rank's device still computes while the other's waits in the collective: the verdict names the busy one."""
+    """One device computes while the other waits in the collective: the verdict names the computing rank."""
     waiting, busy = pair.ranks
     kernel = busy.device.launch(MAIN_STREAM, None)
     collectives = [rank.run(None) for rank in pair.ranks]
@@ -100,7 +100,7 @@ def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
 
 @pytest.mark.thorough
 def test_a_device_that_reports_an_error(pair: WatchedPair) -> None:
-    """After an error nothing is known of a device's operations: the rank that waits for it is not the one to blame."""
+    """After a device error a rank's operations are unknown, and no verdict blames the rank that waits for it."""
     broken, waits = pair.ranks
     for rank in pair.ranks:
         rank.run(None)

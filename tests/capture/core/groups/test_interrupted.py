@@ -1,4 +1,4 @@
-"""The program's exceptions that are raised inside our code: all arrive, and no record stays open for them.
+"""Exceptions that the program raises inside our code (signal handlers): all arrive, and no record stays open for them.
 
 For a long run: `python tests/capture/core/groups/workers/interrupted.py signal 50000`.
 """
@@ -15,9 +15,10 @@ TIMES = 400
 
 @pytest.mark.parametrize("way", ["signal", pytest.param("thread", marks=pytest.mark.thorough)])
 def test_raised_at_random_moments(jobs: Jobs, way: str) -> None:
-    """Deadlines by signal handlers and from other threads, in collectives, waits and steps of an optimizer.
+    """Exceptions interrupt collectives, waits and optimizer steps at random moments, and all of them arrive.
 
-    The numbers on the tape stay those of gloo: an operation that was interrupted after it was issued counts.
+    They come from signal handlers and other threads. The sequence numbers stay gloo's: an operation that was
+    interrupted after it was issued counts.
     """
     found = jobs.run("interrupted", 1, way, str(TIMES)).ranks[0].line()
     assert (found["raised"], found["caught"], found["lost"]) == (TIMES, TIMES, 0)
@@ -27,7 +28,7 @@ def test_raised_at_random_moments(jobs: Jobs, way: str) -> None:
 
 
 def test_deadline_while_rank_0_sets_the_id(jobs: Jobs) -> None:
-    """A deadline while the id goes to the store arrives at once; the group exists, and the run gets its id."""
+    """An exception while rank 0 sends the run id arrives immediately. The group exists, and the run gets its id."""
     job = jobs.run("deadline_in_rendezvous", 1)
     found = job.ranks[0].line()
     assert (found["caught"], found["is_there"], found["open"]) == (True, True, 0)
@@ -40,7 +41,7 @@ def test_deadline_while_rank_0_sets_the_id(jobs: Jobs) -> None:
     "create", ["new_group", "init_process_group", pytest.param("launch", marks=pytest.mark.thorough)]
 )
 def test_while_groups_are_created(jobs: Jobs, create: str) -> None:
-    """At whichever line of our hooks a creation is interrupted, the exception arrives and no record stays open."""
+    """An exception at any line of our hooks for group creation arrives, and no record stays open."""
     found = jobs.run("interrupted_creation", 1, create).ranks[0].line()
     assert found["lines"] > 30
     assert (found["left_open"], found["swallowed"], found["is_there"]) == ({}, [], True)

@@ -1,4 +1,4 @@
-"""Groups whose members change while they live: each membership is a group of its own on the tape."""
+"""Groups whose members change: each membership is recorded as a separate group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORLD = (0, 1, 2, 3)
 
 
 def test_numbers_of_two_memberships_never_mix(jobs: Jobs) -> None:
-    """Two of three ranks go on without the third: they count from 1 again, in a group that all members name alike."""
+    """Two of three ranks continue without the third: their new group has the same name on both, and counts from 1."""
     if not hasattr(dist.ProcessGroup, "reconfigure"):
         pytest.skip("this torch cannot change the members of a group")
     job = jobs.run("reconfigures", 3)
@@ -39,7 +39,7 @@ def test_numbers_of_two_memberships_never_mix(jobs: Jobs) -> None:
 
 
 def test_members_by_their_ranks_before() -> None:
-    """A rank in the previous group stands for a global rank, whatever the order of the members now."""
+    """Previous ranks identify global ranks, in any order of the new members."""
     handles = ["gloo:2:77:2:host:1", "gloo:0:77:0:host:1"]
     assert find_membership((4, 5, 6), handles[1], handles, 78) == Membership(78, (6, 4), True, 1)
     assert find_membership((4, 5, 6), "", handles, 78).group_rank == -1
@@ -58,5 +58,5 @@ def test_members_by_their_ranks_before() -> None:
     ids=["one is new", "the same rank twice", "a rank that was not there", "another backend's"],
 )
 def test_members_that_are_not_known(handles: list[str]) -> None:
-    """All members see the same handles, so they agree that they are unknown; only sizes are claimed."""
+    """If members are unknown, they are unknown on all members, which see the same handles. Only the size is known."""
     assert find_membership(WORLD, handles[0], handles, 78) == Membership(78, (0, 1), False, 0)

@@ -1,4 +1,4 @@
-"""Timeouts of groups on a rank's tape, and what becomes of operations then."""
+"""The timeouts of groups on the tape, and the end of operations that time out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.tapes.recorded import RecordedTape
 
 
 def timeouts(tape: RecordedTape) -> list[tuple[str, int]]:
-    """Name and timeout in seconds of what a rank has called, in order."""
+    """Return name and timeout in seconds of a rank's calls, in order."""
     return [(operation.name, operation.group.timeout_ms // 1000) for operation in tape.operations]
 
 
 def test_each_operation_has_the_timeout_that_it_was_issued_with(jobs: Jobs) -> None:
-    """That of its group at that time; unknown for one that was given a timeout of its own."""
+    """An operation has its group's timeout at that time. It is unknown if the call passed a timeout."""
     [tape] = jobs.run("timeouts", 1, "changed").tapes
     assert timeouts(tape) == [
         ("all_reduce", 45),
@@ -41,14 +41,14 @@ def test_each_operation_has_the_timeout_that_it_was_issued_with(jobs: Jobs) -> N
 
 
 def test_timeouts_that_keep_changing_are_bounded(jobs: Jobs) -> None:
-    """Each change may take a name with all ranks: after some, the timeout is unknown."""
+    """Each change may add a name that lists all ranks. Beyond a maximum number of changes the timeout is unknown."""
     [tape] = jobs.run("timeouts", 1, "often").tapes
     assert timeouts(tape)[-1] == ("all_reduce", 0)
 
 
 @NATIVE_LATER
 def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
-    """A collective fails its timeout after the call, a receive after the wait; as `verdict.giving_up` has it."""
+    """Gloo's timeout counts from the call of a collective, but from the wait for a receive; see `verdict.giving_up`."""
     tape, _ = jobs.run("timeouts", 2, "raises").tapes
     failed = [operation for operation in tape.operations if operation.raw.how is How.FAILED]
     took_s: dict[str, float] = {}
@@ -86,7 +86,7 @@ def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
 def test_what_a_backend_does(
     backend: str, variables: dict[str, str], expected: AtTimeout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the rank's variables have it; unknown where backends differ, or for others than gloo and NCCL."""
+    """The reaction to a timeout follows the rank's variables. It is unknown for other backends than gloo and NCCL."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert at_timeout_of(backend) is expected
@@ -94,5 +94,5 @@ def test_what_a_backend_does(
 
 @pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1), None, 30, "30 s"])
 def test_timeouts_that_are_none(timeout: object) -> None:
-    """No timeout, or what is not one, is unknown: no verdict says when it ends."""
+    """A missing or invalid timeout is unknown."""
     assert milliseconds_of(timeout) == 0

@@ -1,11 +1,11 @@
-"""Worlds that a program makes by hand: which tape they are on, and that their ranks are no ranks of the default one."""
+"""Standalone process groups: their tape, and that their ranks are never taken for ranks of the default group."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from otel_torchdist.capture.core.groups.worlds import SHOWS_STORES
-from otel_torchdist.capture.core.torch_api import store_place
+from otel_torchdist.capture.core.torch_api import store_location
 from otel_torchdist.model.kinds import How
 from otel_torchdist.node.job.worlds import worlds_beside
 from tests.support.launch.jobs import Jobs
@@ -14,31 +14,35 @@ from tests.support.tapes.recorded import RecordedTape
 
 
 def calls(tape: RecordedTape) -> Counter[tuple[str, str, bool, int]]:
-    """How often a rank has called what in which group; whether that is of a world made by hand, and its rank there."""
-    found = ((one.name, one.group.name, bool(one.group.world), one.group.here) for one in tape.operations)
+    """Return the number of calls by operation, group, whether it is standalone, and this process's rank in it."""
+    found = ((one.name, one.group.name, bool(one.group.world), one.group.world_rank) for one in tape.operations)
     return Counter(
-        (name, group.partition(" on ")[0] if by_hand else "", by_hand, here) for name, group, by_hand, here in found
+        (name, group.partition(" on ")[0] if is_standalone else "", is_standalone, world_rank)
+        for name, group, is_standalone, world_rank in found
     )
 
 
-def by_objects(here: int) -> tuple[str, bool, int]:
-    """Return the group of a world made from torch's objects: where torch shows no store, it passes as the default's."""
-    return ("world", True, here) if SHOWS_STORES else ("", False, -1)
+def by_objects(world_rank: int) -> tuple[str, bool, int]:
+    """Return the expected group of a standalone process group made of objects: the default one without a store."""
+    return ("world", True, world_rank) if SHOWS_STORES else ("", False, -1)
 
 
 def test_worlds_beside_the_default_one(jobs: Jobs) -> None:
-    """A rank that makes other worlds has left none: one tape has all its calls, each once, with its rank there."""
+    """A rank keeps its tape when it creates standalone process groups.
+
+    The tape has each call once, with the rank there.
+    """
     tapes = jobs.run("worlds", 2, "beside").tapes
     assert [(tape.identity.rank, tape.identity.world_size, tape.identity.world) for tape in tapes] == [
         (0, 2, ""),
         (1, 2, ""),
     ]
     for tape in tapes:
-        here = 1 - tape.identity.rank
+        world_rank = 1 - tape.identity.rank
         assert calls(tape) == {
             ("all_reduce", "", False, -1): 3,
-            ("broadcast", "transfer", True, here): 3,
-            ("broadcast", *by_objects(here)): 3,
+            ("broadcast", "transfer", True, world_rank): 3,
+            ("broadcast", *by_objects(world_rank)): 3,
         }
     keys = [{one.group.key for one in tape.operations} for tape in tapes]
     assert keys[0] == keys[1]
@@ -49,7 +53,7 @@ def test_worlds_beside_the_default_one(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_worlds_that_are_made_again_and_again(jobs: Jobs) -> None:
-    """A world for each update takes no tape, and a default group that is made anew begins one, as ever."""
+    """A standalone process group for each update starts no tape. A recreated default group starts one."""
     tapes = jobs.run("worlds", 2, "again").tapes
     assert Counter(tape.identity.rank for tape in tapes) == {0: 2, 1: 2}
     for rank in (0, 1):
@@ -63,7 +67,10 @@ def test_worlds_that_are_made_again_and_again(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_process_that_is_in_no_other_world(jobs: Jobs) -> None:
-    """Its tape begins with the first such world, and has its rank there; a second one ends nothing."""
+    """Without a default group, the tape starts with the first standalone group and has its rank.
+
+    A second continues it.
+    """
     tapes = jobs.run("worlds", 2, "alone").tapes
     assert sorted((tape.identity.rank, tape.identity.world_size) for tape in tapes) == [(0, 2), (1, 2)]
     for tape in tapes:
@@ -72,24 +79,24 @@ def test_process_that_is_in_no_other_world(jobs: Jobs) -> None:
 
 
 def test_backends_that_are_called_themselves(jobs: Jobs) -> None:
-    """Each call of a backend made by hand is recorded once, in its world; those of torch's own groups are theirs."""
+    """Each call of a standalone backend is recorded once, in its own world. Torch's groups keep their own calls."""
     tapes = jobs.run("worlds", 2, "lone").tapes
     assert [(tape.identity.rank, tape.identity.world) for tape in tapes] == [(0, ""), (1, "")]
     for tape in tapes:
-        here = 1 - tape.identity.rank
+        world_rank = 1 - tape.identity.rank
         assert calls(tape) == {
             ("all_reduce", "", False, -1): 3,
-            ("broadcast", *by_objects(here)): 3,
-            ("all_gather", *by_objects(here)): 3,
-            ("barrier", *by_objects(here)): 3,
-            ("recv" if here else "send", *by_objects(here)): 1,
+            ("broadcast", *by_objects(world_rank)): 3,
+            ("all_gather", *by_objects(world_rank)): 3,
+            ("barrier", *by_objects(world_rank)): 3,
+            ("recv" if world_rank else "send", *by_objects(world_rank)): 1,
         }
     assert len({one.group.key for tape in tapes for one in tape.operations}) == 2
 
 
 @NATIVE_LATER
 def test_every_method_of_a_backend(jobs: Jobs) -> None:
-    """Each call is recorded as the operation that it is, with its reduce op and root, whichever form it has."""
+    """Each method of a backend is recorded as its operation, with reduce op and root, in every signature."""
     for tape in jobs.run("worlds", 2, "every_method").tapes:
         ends_with_message = ("recv", "", 0) if tape.identity.rank else ("send", "", 1)
         assert [
@@ -111,35 +118,35 @@ def test_every_method_of_a_backend(jobs: Jobs) -> None:
 
 @NATIVE_LATER
 def test_process_that_has_a_backend_only(jobs: Jobs) -> None:
-    """Its tape begins with that backend."""
+    """The tape of a process with only a standalone backend starts with that backend."""
     tapes = jobs.run("worlds", 2, "only_backend").tapes
     assert sorted((tape.identity.rank, tape.identity.world_size) for tape in tapes) == [(0, 2), (1, 2)]
     assert [[one.name for one in tape.operations] for tape in tapes] == [["all_reduce"], ["all_reduce"]]
 
 
 class Inner:
-    """A store that shows a port."""
+    """A store with a port."""
 
     port = 29500
 
 
 class Outer:
-    """A store within another one."""
+    """A prefix around another store."""
 
     underlying_store = Inner()
 
 
 def test_place_of_a_store() -> None:
-    """A store is known by the innermost one, and one that shows nothing by nothing."""
-    assert store_place(Outer()) == "port 29500"
-    assert store_place(object()) == ""
+    """A store is located through all its prefixes. Without port and path, its location is unknown."""
+    assert store_location(Outer()) == "port 29500"
+    assert store_location(object()) == ""
 
 
 @NATIVE_LATER
 def test_host_of_the_store_has_a_tape_while_it_waits(jobs: Jobs) -> None:
-    """A host whose ranks do not come has a tape that says where it waited and how that ended, one for all its tries.
+    """The host of the store has one tape for all its attempts, which shows where it waits and how that ends.
 
-    A group that is created then is one operation, which has begun where the store was looked for.
+    A group that is created afterwards is one operation, which started when the rank looked for the store.
     """
     job = jobs.run("launches", 1)
     found = job.ranks[0].line()

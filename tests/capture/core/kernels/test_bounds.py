@@ -1,4 +1,4 @@
-"""Programs whose calls never repeat: the memory for them is bounded, and their records stay right."""
+"""Memory stays bounded for programs whose calls never repeat, and their records stay correct."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.support.tapes.recorded import Recorded
 
 
 def is_native(job: Job) -> bool:
-    """Whether the library has recorded it."""
+    """Return whether the library has recorded the operation."""
     return job.tapes[0].identity.kernel is Kernel.NATIVE
 
 
 @pytest.mark.thorough
 def test_places_and_threads(jobs: Jobs) -> None:
-    """Code objects are held up to a bound, and a thread that makes few calls takes little memory."""
+    """The number of cached code objects is bounded, and a thread with few calls takes little memory."""
     (seen,) = jobs.run("many_places").ranks[0].lines()
     assert seen["code"] <= 5_500
     assert seen["per_thread_kb"] <= 32
 
 
 def test_destroyed_groups(jobs: Jobs) -> None:
-    """Of groups that come and go the last few are kept, whose operations may be in flight; all calls are recorded."""
+    """State is kept for the newest of many short-lived groups only, and all calls are recorded."""
     job = jobs.run("many_groups")
     (seen,) = job.ranks[0].lines()
     assert seen["kept"] <= 2 * CHECKED_EVERY
@@ -42,7 +42,7 @@ MOST, UNUSED, AT_ONCE, STEADY, TIMES = 128, 64, 16, 10_000_000, 1_000
 
 @pytest.fixture(scope="module")
 def tags(jobs: Jobs) -> Job:
-    """Messages with a tag of their own each, among messages whose tag stays."""
+    """Messages with a new tag each, among messages with a constant tag."""
     return jobs.run("many_tags")
 
 
@@ -52,7 +52,7 @@ def of_tag(job: Job, tag: int, name: str = "send") -> list[Recorded]:
 
 
 def test_counters_of_tags(tags: Job) -> None:
-    """Counters are kept up to a bound, and the library's are used again."""
+    """The number of message counters is bounded, and the library's memory for them is reused."""
     (seen,) = tags.ranks[0].lines()
     assert MOST - AT_ONCE <= seen["kept"] <= MOST
     assert seen["seen"] + seen["anew"] < MOST
@@ -61,21 +61,21 @@ def test_counters_of_tags(tags: Job) -> None:
 
 @pytest.mark.parametrize(("name", "extra"), [("send", 3), ("recv", 0)])
 def test_tag_in_use(tags: Job, name: str, extra: int) -> None:
-    """A tag that is used all the time is counted on without a gap, in both directions."""
+    """A tag that is always in use is counted without a gap, in both directions."""
     calls = of_tag(tags, STEADY, name)
     assert [one.raw.sequence for one in calls] == list(range(1, TIMES // 2 + extra + 1))
     assert all(one.group.aligned for one in calls)
 
 
 def test_tags_that_grow(tags: Job) -> None:
-    """A tag above all that were forgotten has never been used, so its messages can be compared."""
+    """A tag above all forgotten tags is new, so its messages can be compared."""
     for tag in (*range(6, TIMES - 1), *range(TIMES, 2 * TIMES)):
         (call,) = of_tag(tags, tag)
         assert (call.raw.sequence, call.group.aligned) == (1, True)
 
 
 def test_tags_that_come_again(tags: Job) -> None:
-    """The number of a message whose counter was forgotten is not comparable; that of a known counter goes on."""
+    """After its counter was forgotten, a tag's numbers cannot be compared. Other tags continue their counts."""
     forgotten = [(one.raw.sequence, one.group.aligned) for one in of_tag(tags, 5)]
     assert forgotten == [(1, True), (1, False), (2, False), (3, False)]
     known = [(one.raw.sequence, one.group.aligned) for one in of_tag(tags, TIMES - 1)]
@@ -95,7 +95,7 @@ def shapes(jobs: Jobs) -> Job:
 
 @pytest.mark.parametrize("line", LINES)
 def test_sizes_of_ragged_calls(shapes: Job, line: str) -> None:
-    """Every call is there with the size of its message; shapes only of the first ones from a line."""
+    """Every call of a ragged line is recorded with its size. Only the first calls have shapes."""
     for rank, tape in enumerate(shapes.tapes):
         calls = [one for one in tape.operations if one.function == line]
         roots = {"spread": (1, 1), "take_turns": (1, 0)}.get(line, (rank, rank))
@@ -109,13 +109,13 @@ def test_sizes_of_ragged_calls(shapes: Job, line: str) -> None:
 
 
 def test_names_of_shapes(shapes: Job) -> None:
-    """Once a line is known to be ragged, its shapes take no names any more."""
+    """Once a line is ragged, its shapes take no more names."""
     assert all(rank.line()["names"] < len(LINES) * RAGGED_AFTER + 100 for rank in shapes.ranks)
 
 
 @pytest.mark.skipif(not SHOWS_REDUCE_OP, reason="this torch does not show the reduce op to Python")
 def test_reduce_ops_of_a_ragged_line(shapes: Job) -> None:
-    """They are right, or marked as unread, also where they alternate at a ragged line."""
+    """Reduce ops of a ragged line are correct or marked as unread, even if they alternate."""
     for tape in shapes.tapes:
         calls = enumerate(one for one in tape.operations if one.function == "reduce")
         read = [(nth % 2, one.signature.reduce_op) for nth, one in calls if Flag.REDUCE_OP_UNREAD not in one.raw.flags]
@@ -124,7 +124,7 @@ def test_reduce_ops_of_a_ragged_line(shapes: Job) -> None:
 
 
 def test_python_is_left_alone(shapes: Job) -> None:
-    """The library records ragged lines by itself."""
+    """The library records the calls of ragged lines without Python."""
     in_python = shapes.ranks[0].line()["in_python"]
     if is_native(shapes):
         assert in_python < len(LINES) * (RAGGED_AFTER + 20)
@@ -133,7 +133,10 @@ def test_python_is_left_alone(shapes: Job) -> None:
 
 
 def test_one_shape_with_many_roots_is_not_ragged() -> None:
-    """Each root needs a plan of its own, but the shape repeats; with many shapes, each root's calls get ragged."""
+    """One shape with many roots is not ragged, although each root needs a plan.
+
+    With many shapes, each root's calls are.
+    """
     lines = RaggedLines[str]()
     of_root = [
         ("broadcast", 1, "float32", False, root, 0, False, "", False, 4711, ("train", 3)) for root in range(1_000)
@@ -145,7 +148,7 @@ def test_one_shape_with_many_roots_is_not_ragged() -> None:
 
 
 def test_full_dictionary(jobs: Jobs) -> None:
-    """Only the shapes are left out: later calls still have operation, dtype, reduce op, group and call site."""
+    """When the dictionary is full, later calls lack shapes only: operation, dtype, reduce op, group, line are known."""
     job = jobs.run("full_dictionary")
     [tape] = job.tapes
     assert job.ranks[0].lines() == [{"dropped": 0}]

@@ -1,4 +1,4 @@
-"""Where calls come from, and what is waited for, as the library reads them from the memory of the interpreter."""
+"""Call sites and Works as the native library reads them from the interpreter's memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def recorded(jobs_of: dict[str, Jobs]) -> dict[str, Job]:
 
 
 def operations_of(job: Job) -> list[Recorded]:
-    """What was recorded while capture was installed."""
+    """Return the records of the time in which capture was installed."""
     [tape] = job.tapes
     assert (tape.lost, tape.status.records_dropped, tape.failure) == (0, 0, "")
     return tape.operations
 
 
 def test_same_call_sites(recorded: dict[str, Job]) -> None:
-    """Both kernels find the same line for every call, whatever lies between it and torch."""
+    """Both kernels find the same line for every call, whatever frames lie between it and torch."""
     python, native = (operations_of(recorded[kernel]) for kernel in KERNELS)
     sites = [[(one.name, one.function, one.line) for one in operations] for operations in (python, native)]
     assert sites[0] == sites[1]
@@ -33,14 +33,14 @@ def test_same_call_sites(recorded: dict[str, Job]) -> None:
 
 
 def test_code_that_goes(recorded: dict[str, Job]) -> None:
-    """Code at an address that other code had is not taken for that, also when all code is forgotten meanwhile."""
+    """A code object at the address of a freed one is not confused with it, even if all code was forgotten meanwhile."""
     for job in recorded.values():
         lines = job.ranks[0].lines()[0]["lines"]
         assert [one.line for one in operations_of(job) if one.function == "<module>"] == lines
 
 
 def test_odd_waits(recorded: dict[str, Job]) -> None:
-    """A wait answers as without us, for Works of any layout and for what is no Work."""
+    """A wait returns or raises as without recording, for Works of any layout and for other objects."""
     for job in recorded.values():
         watched, without_us = job.ranks[0].lines()
         assert watched["waits"] == without_us["waits"]

@@ -1,4 +1,4 @@
-"""Programs that close descriptors which they did not open, and C code that forks without Python's hooks."""
+"""Programs that close our file descriptors, and C code that forks without Python's hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOWEST = 512
 
 
 def test_closed_descriptors(jobs: Jobs) -> None:
-    """The program's files get none of our bytes, later names are recorded, and the rank counts as alive."""
+    """No byte of ours goes to the program's files, later names are recorded, and the rank counts as alive."""
     job = jobs.run("closes_descriptors")
     (seen,) = job.ranks[0].lines()
     assert seen["files"] == [".fault", ".names", ".tape"]
@@ -27,7 +27,7 @@ def test_closed_descriptors(jobs: Jobs) -> None:
 
 
 def test_dictionary_that_is_gone(jobs: Jobs) -> None:
-    """Where the dictionary cannot be opened again, one warning says so, and calls are recorded without new names."""
+    """If the name dictionary cannot be reopened, there is one warning, and calls are recorded without new names."""
     job = jobs.run("closes_descriptors", 1, "gone")
     (seen,) = job.ranks[0].lines()
     assert seen["spoiled"] == []
@@ -37,9 +37,10 @@ def test_dictionary_that_is_gone(jobs: Jobs) -> None:
 
 
 def test_child_of_c(jobs: Jobs) -> None:
-    """Calls of the child are not on its parent's tape.
+    """Calls of a child that C has forked are not on its parent's tape.
 
-    The library sees the fork at once; Python, which asks for its process only now and then, after a few calls.
+    The library sees the fork immediately. Python reads its process id on a sample of calls, so it sees the fork after a
+    few calls.
     """
     job = jobs.run("forked_from_c")
     (seen,) = job.ranks[0].lines()

@@ -1,4 +1,4 @@
-"""Random calls of all operations, recorded by both kernels and by none."""
+"""Random calls of all operations, recorded by each kernel, and not recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLS = 60
 
 @dataclass(frozen=True)
 class Runs:
-    """The same calls, without us and with each kernel."""
+    """The results of the same calls without recording and with each kernel."""
 
     bare: Job
     recorded: dict[str, Job]
@@ -28,19 +28,19 @@ class Runs:
 
 @pytest.fixture(scope="module", params=SEEDS)
 def runs(request: pytest.FixtureRequest, jobs_of: dict[str, Jobs]) -> Runs:
-    """Calls that follow from one seed."""
+    """Random calls from one seed."""
     arguments = str(request.param), str(CALLS)
     recorded = {kernel: jobs.run("random_calls", 1, "recorded", *arguments) for kernel, jobs in jobs_of.items()}
     return Runs(jobs_of["python"].run("random_calls", 1, "bare", *arguments), recorded)
 
 
 def outcomes_of(job: Job) -> list[Any]:
-    """What each call has raised, by thread."""
+    """Return the exceptions of the calls, by thread."""
     return job.ranks[0].line()["outcomes"]
 
 
 def by_group(job: Job) -> dict[str, list[Recorded]]:
-    """What is on the tape, for each group, which belongs to one thread."""
+    """Return the records of each group, which belongs to one thread."""
     [tape] = job.tapes
     assert (tape.lost, tape.status.records_dropped, tape.failure) == (0, 0, "")
     found: dict[str, list[Recorded]] = {}
@@ -50,7 +50,7 @@ def by_group(job: Job) -> dict[str, list[Recorded]]:
 
 
 def facts_of(group: str, operation: Recorded, is_unread: bool) -> tuple[object, ...]:
-    """What both kernels must agree on; the threads of other groups see steps begin at any time."""
+    """Return the fields on which both kernels must agree. Steps depend on other threads."""
     raw, signature = operation.raw, operation.signature
     return (
         *(operation.name, operation.group.ranks, operation.line, signature.shapes, signature.dtypes),
@@ -62,7 +62,7 @@ def facts_of(group: str, operation: Recorded, is_unread: bool) -> tuple[object, 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_same_exceptions(runs: Runs, kernel: str) -> None:
-    """Every call raises what it raises without us, or nothing."""
+    """Every call raises the same exception as without recording."""
     bare, recorded = outcomes_of(runs.bare), outcomes_of(runs.recorded[kernel])
     assert [len(thread) for thread in bare] == [CALLS] * len(bare)
     for thread, expected in zip(recorded, bare, strict=True):
@@ -70,7 +70,7 @@ def test_same_exceptions(runs: Runs, kernel: str) -> None:
 
 
 def test_same_records(runs: Runs) -> None:
-    """Each kernel records the same calls, with the same facts, in the same order; natively no fewer ends are known."""
+    """Both kernels record the same calls and facts in the same order. The native kernel knows at least as many ends."""
     python, native = (by_group(runs.recorded[kernel]) for kernel in KERNELS)
     assert python.keys() == native.keys()
     for group, expected in python.items():
@@ -81,7 +81,7 @@ def test_same_records(runs: Runs) -> None:
 
 
 def test_each_kernel_has_recorded(runs: Runs) -> None:
-    """Each tape names its kernel and torch; and only the native kernel knows ends by callbacks, of most calls."""
+    """Each tape names its kernel and torch's version. Only the native kernel knows ends by callbacks, of most calls."""
     for kernel, job in runs.recorded.items():
         [tape] = job.tapes
         assert (tape.identity.kernel.name.lower(), tape.identity.torch) == (kernel, torch.__version__)

@@ -1,4 +1,4 @@
-"""Backends that report an abort: hooked only on request, recorded once on the tape, and nothing left behind."""
+"""Abort hooks of backends: installed only on request, recorded once, and removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.tapes.own_tape import OwnTape
 
 
 class Aborting(ProcessGroup):
-    """A group whose backend has abort hooks, as that of nccl2 has; no backend for the CPU has any."""
+    """A group whose backend has abort hooks like nccl2's. No CPU backend has them."""
 
     hooks: dict[int, Callable[[], None]]
     supports_abort_hooks: Any = True
@@ -48,18 +48,18 @@ def group() -> Aborting:
 
 
 def said(rank: OwnTape) -> str:
-    """The rank's end as recorded on the tape."""
+    """Return the rank's end as recorded on the tape."""
     return rank.reader.names.text(rank.reader.status().failure) or ""
 
 
 def test_not_asked_for(rank: OwnTape, group: Aborting) -> None:
-    """No hook is registered unless it is wanted: a hook in Python waits for the GIL."""
+    """No hook is registered by default, because a hook in Python waits for the GIL."""
     AbortHooks(False).attach(rank.recorder, group)
     assert group.hooks == {}
 
 
 def test_a_backend_without(rank: OwnTape, group: Aborting) -> None:
-    """A backend without hooks and a torch without support for them are left alone."""
+    """Backends without hooks, and versions of torch without support for them, are left unchanged."""
     plain: Any = ProcessGroup
     group.supports_abort_hooks = False
     AbortHooks(True).attach(rank.recorder, group)
@@ -68,7 +68,10 @@ def test_a_backend_without(rank: OwnTape, group: Aborting) -> None:
 
 
 def test_the_announcement(rank: OwnTape, group: Aborting) -> None:
-    """The hook records the abort, however often it is called, while the tape goes on; a clean end clears it."""
+    """The hook records an abort once, however often it runs, while the tape continues.
+
+    A regular end clears the record.
+    """
     hooks = AbortHooks(True)
     hooks.attach(rank.recorder, group)
     hooks.attach(rank.recorder, group)
@@ -82,7 +85,7 @@ def test_the_announcement(rank: OwnTape, group: Aborting) -> None:
 
 
 def test_taken_out(rank: OwnTape, group: Aborting) -> None:
-    """All hooks are removed with the tape; hooks registered by others stay."""
+    """Our hooks are removed at the end of the tape. Hooks of other code stay."""
     hooks = AbortHooks(True)
     group.hooks[7] = lambda: None
     hooks.attach(rank.recorder, group)

@@ -1,4 +1,4 @@
-"""Where a thread stands whose event loop waits: in the coroutine that its program awaits, not in the loop."""
+"""The stack of a thread with an event loop shows the awaited coroutines, not only the loop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def running(program: Program) -> Iterator[threading.Event]:
 
 
 def functions() -> list[str]:
-    """The functions of the thread's stack, innermost first; empty while it runs another coroutine."""
+    """Return the functions of the thread's stack, innermost first; empty while another coroutine runs."""
     [stack] = [one for one in current_stacks() if one.name == "loop"]
     place = user_frame(stack.frames)
     return [frame.function for frame in stack.frames] if place is not None and place.function == "answer" else []
@@ -70,7 +70,7 @@ def functions() -> list[str]:
 
 @pytest.mark.parametrize("program", [answer, awaits, gathers])
 def test_innermost_coroutine_is_shown(program: Program) -> None:
-    """Through coroutines and what is gathered, to the line that awaits what does not come."""
+    """The stack leads through coroutines and gathered tasks to the line that awaits the missing result."""
     with running(program) as started:
         assert started.wait(10)
         names = until(functions)

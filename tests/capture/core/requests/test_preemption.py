@@ -1,4 +1,4 @@
-"""Signals that announce the end of a job are recorded when they come, and nothing about them changes."""
+"""Preemption signals are recorded on arrival, and are otherwise handled as without recording."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.core.requests.preemption import PreemptionWatch
-from otel_torchdist.judge.verdict.wording.ends import describe_way
-from otel_torchdist.model.lives import Death
+from otel_torchdist.judge.verdict.wording.ends import describe_death
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
@@ -70,7 +70,7 @@ def ready(request: pytest.FixtureRequest, warm_python: WarmPython, memory: Path,
 
 
 def asked(tapes: Path) -> list[tuple[int, int]]:
-    """Of each rank the signal that has asked it to end, and when."""
+    """Return the preemption signal of each rank, and its time."""
     paths = sorted(tapes.rglob("*.tape"))
     statuses = [(TapeReader(path).identity.rank, TapeReader(path).status()) for path in paths]
     return [(status.asked_signal, status.asked_ns) for _, status in sorted(statuses, key=lambda one: one[0])]
@@ -78,9 +78,10 @@ def asked(tapes: Path) -> list[tuple[int, int]]:
 
 @pytest.mark.process
 def test_signals_are_recorded_within_a_collective(ready: Ready) -> None:
-    """The handlers cannot run, but the first signal is on the tape; the program's own descriptor gets all of them.
+    """During a collective Python's handlers cannot run, but the first signal is on the tape.
 
-    SIGUSR2 is not one of them, and that which a forked child has sent to itself is not its parent's.
+    The program's own wakeup descriptor receives all signals. SIGUSR2 is not recorded, nor a signal that a forked child
+    sends to itself.
     """
     # From Python 3.12 on asyncio, which torch imports, takes the descriptor away from forked children.
     of_child = [signal.SIGUSR1] if sys.version_info < (3, 12) else []
@@ -100,7 +101,7 @@ def test_signals_are_recorded_within_a_collective(ready: Ready) -> None:
 
 
 def test_descriptor_is_put_back() -> None:
-    """Afterwards the program has its own descriptor again, or the one that somebody has set meanwhile."""
+    """At the end the program's wakeup descriptor is restored, unless other code has set one meanwhile."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
@@ -123,8 +124,32 @@ def test_descriptor_is_put_back() -> None:
     until(lambda: not [one for one in threading.enumerate() if one.name == "otel-torchdist-signals"])
 
 
+def watch_into(marked: list[int]) -> PreemptionWatch:
+    """A watch of SIGUSR1 that appends each recorded signal to a list."""
+    tape = types.SimpleNamespace(mark_asked=lambda number, at_ns: marked.append(number))
+    recorder = types.SimpleNamespace(tape=tape)
+    return PreemptionWatch(frozenset({signal.SIGUSR1}), lambda: recorder)  # type: ignore[arg-type,return-value]
+
+
+def test_signal_just_before_the_end() -> None:
+    """A handler may end the program at once: a signal that has arrived before the end is recorded."""
+    marked: list[int] = []
+    watch = watch_into(marked)
+    handler, interval_s = signal.signal(signal.SIGUSR1, lambda number, frame: None), sys.getswitchinterval()
+    try:
+        watch.start()
+        sys.setswitchinterval(100)  # no other thread runs until this one waits
+        os.kill(os.getpid(), signal.SIGUSR1)
+        watch.stop()
+        assert marked == [signal.SIGUSR1]
+    finally:
+        sys.setswitchinterval(interval_s)
+        watch.stop()
+        signal.signal(signal.SIGUSR1, handler)
+
+
 def test_on_another_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """Python allows it on the main thread alone: one warning, and nothing else."""
+    """Python allows a wakeup descriptor only on the main thread: elsewhere there is one warning."""
     watch = PreemptionWatch(frozenset({signal.SIGTERM}), lambda: None)
     thread = threading.Thread(target=watch.start)
     thread.start()
@@ -146,12 +171,12 @@ def test_on_another_thread(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_in_words(death: Death, expected: str) -> None:
-    """A death after such a signal is reported as such."""
-    assert describe_way(death) == expected
+    """The verdict on a death after such a signal mentions the signal."""
+    assert describe_death(death) == expected
 
 
 def pipes() -> dict[int, str]:
-    """The ends of pipes that this process has, by descriptor: which pipe each is an end of."""
+    """Return the pipe ends of this process: descriptor, and the pipe's identity."""
     links: dict[int, str] = {}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # the one used for listing is gone
@@ -161,15 +186,9 @@ def pipes() -> dict[int, str]:
 
 @pytest.mark.parametrize("mode", [os.O_RDONLY, os.O_WRONLY], ids=["the end that is read", "the end that is written"])
 def test_pipe_that_the_program_closes(mode: int) -> None:
-    """A new pipe takes the place of one whose end was closed by code that did not open it."""
+    """If the program closes an end of our pipe, a new pipe replaces it."""
     marked: list[int] = []
-
-    class Recorder:
-        """Records signals."""
-
-        tape = types.SimpleNamespace(mark_asked=lambda number, at_ns: marked.append(number))
-
-    watch = PreemptionWatch(frozenset({signal.SIGUSR1}), lambda: Recorder)  # type: ignore[arg-type,return-value]
+    watch = watch_into(marked)
     handler, before = signal.signal(signal.SIGUSR1, lambda number, frame: None), pipes()
     try:
         watch.start()

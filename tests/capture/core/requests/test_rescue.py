@@ -1,4 +1,4 @@
-"""What becomes of a rescue in a rank: saved, refused, failed, too late; and each is done once."""
+"""The outcomes of a rescue in a rank: saved, refused, failed, too late; each rescue runs once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from otel_torchdist.capture.parts import rescue
 from otel_torchdist.capture.parts.rescue import RescuePlan, Rescuer, StalledRank
-from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.model.rank_state.rescue import Rescue, RescueState
 from otel_torchdist.node.job.requests.commands import RescueRequest, request_rescue, rescue_path
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until
@@ -32,14 +32,14 @@ def save(stalled: StalledRank) -> None:
 
 
 def save_slowly(stalled: StalledRank) -> int:
-    """Save something of step 41, when the test lets it."""
+    """Save step 41 when the test allows it."""
     called.append(stalled)
     may_end.wait(20)
     return 41
 
 
 def give_up(stalled: StalledRank) -> None:
-    """End the thread as a program would end itself."""
+    """Raise SystemExit."""
     sys.exit(f"rank {stalled.rank} gives up")
 
 
@@ -55,23 +55,23 @@ def rank(memory: Path) -> Iterator[OwnTape]:
 
 
 def rescuer(rank: OwnTape, function: str, timeout_s: float = 20.0) -> Rescuer:
-    """What rescues a rank by a function of this module."""
+    """A rescuer that calls a function of this module."""
     return Rescuer(RescuePlan(f"{THIS}:{function}", timeout_s, Path("/nowhere/rescue")), lambda: rank.recorder)
 
 
 def published(rank: OwnTape) -> Rescue:
-    """What its tape shows."""
+    """Return the published rescue."""
     return rank.reader.status().rescue
 
 
 def ended(rank: OwnTape) -> Rescue:
-    """What its tape shows in the end."""
+    """Wait for the final state of the rescue, and return it."""
     until(lambda: published(rank).state.is_final)
     return published(rank)
 
 
 def test_saved_once_for_each_stall(rank: OwnTape) -> None:
-    """Nothing is called before it is requested; then once, with step and verdict; and again for the next stall."""
+    """The rescue function runs only on request, once per stall, with step and verdict."""
     one = rescuer(rank, "save")
     one.beat()
     assert called == [] and published(rank) == Rescue()
@@ -89,7 +89,7 @@ def test_saved_once_for_each_stall(rank: OwnTape) -> None:
 
 
 def test_step_of_the_programs_own(rank: OwnTape) -> None:
-    """A function that returns a number says itself which step it has saved."""
+    """If the rescue function returns a number, that is the saved step."""
     may_end.set()
     request_rescue(rank.recorder.tape.path, REQUEST)
     rescuer(rank, "save_slowly").beat()
@@ -97,7 +97,7 @@ def test_step_of_the_programs_own(rank: OwnTape) -> None:
 
 
 def test_within_the_step_of_an_optimizer(rank: OwnTape) -> None:
-    """Half of the parameters may be updated: nothing is called."""
+    """During an optimizer's step no rescue runs: half of the parameters may be updated."""
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.ones(2)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -113,7 +113,7 @@ def test_within_the_step_of_an_optimizer(rank: OwnTape) -> None:
 
 
 def test_rank_that_goes_on_meanwhile(rank: OwnTape) -> None:
-    """The rank begins its next step while it is saved: what was saved does not count."""
+    """If the rank starts its next step during the rescue, the rescue does not count."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     rescuer(rank, "save_slowly").beat()
     until(lambda: called)
@@ -124,7 +124,7 @@ def test_rank_that_goes_on_meanwhile(rank: OwnTape) -> None:
 
 
 def test_one_that_takes_too_long(rank: OwnTape, caplog: pytest.LogCaptureFixture) -> None:
-    """After the timeout it does not count, even if it ends later."""
+    """A rescue that ends after the timeout does not count."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     one = rescuer(rank, "save_slowly", timeout_s=0.0)
     one.beat()
@@ -138,7 +138,7 @@ def test_one_that_takes_too_long(rank: OwnTape, caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("function", ["give_up", "nothing_of_this_name"])
 def test_function_that_raises(rank: OwnTape, function: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it raises is logged with its traceback, and ends neither the process nor our thread."""
+    """An exception of the rescue function is logged with its traceback, and ends neither the process nor our thread."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     rescuer(rank, function).beat()
     assert ended(rank).state is RescueState.RAISED
@@ -148,7 +148,7 @@ def test_function_that_raises(rank: OwnTape, function: str, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"run": 1}', '{"command": "rm"}', "x" * 100_000])
 def test_damaged_request(rank: OwnTape, content: str) -> None:
-    """A file that is no request is ignored."""
+    """An invalid request file is ignored."""
     rescue_path(rank.recorder.tape.path).write_text(content)
     rescuer(rank, "save").beat()
     assert called == [] and published(rank) == Rescue()
@@ -167,7 +167,7 @@ def test_damaged_request(rank: OwnTape, content: str) -> None:
 def test_function_that_is_missing(
     target: str, is_missing: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function that does not exist is reported some seconds after the start, not only in the stall."""
+    """A missing rescue function is reported some seconds after the start, before any stall."""
     (tmp_path / "imported_only_then.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     one = Rescuer(RescuePlan(target, 60.0, Path("/nowhere")), lambda: None)

@@ -1,4 +1,4 @@
-"""Taking the stacks of running threads."""
+"""Reading the stacks of running threads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def runner() -> Iterator[Runner]:
 
 @pytest.mark.usefixtures("runner")
 def test_thread_does_not_run_meanwhile() -> None:
-    """Each frame is seen at the line that calls the one before: all are from one moment."""
+    """All frames of a stack are from one moment: each frame is at the line that calls the next."""
     first_line = Runner.run.__code__.co_firstlineno
     lines = {Runner.first.__qualname__: first_line + 3, Runner.second.__qualname__: first_line + 4}
     seen: set[str] = set()
@@ -104,5 +104,5 @@ over = True
 
 
 def test_garbage_that_is_collected_meanwhile() -> None:
-    """`threading.local` objects in cycles are garbage at any time; up to Python 3.11 freeing one may deadlock."""
+    """Reading stacks does not deadlock while `threading.local` objects in cycles become garbage (up to Python 3.11)."""
     subprocess.run([sys.executable, "-c", BUSY_WITH_GARBAGE], check=True, timeout=300)

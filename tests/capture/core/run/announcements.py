@@ -1,4 +1,4 @@
-"""Helpers for the tests of peer discovery: where agents listen, and what ranks have written."""
+"""Helpers for tests of peer discovery: the agents' addresses, and the files that ranks write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
 
 
 def peers_in(directory: Path) -> Peers:
-    """What a rank has written for its node's agent."""
+    """Return the file that a rank has written for its node's agent."""
     ((path, _),) = peers_files(directory).values()
     return read_peers(path)
 

@@ -1,4 +1,4 @@
-"""A store that answers our own connection late changes nothing about a program, up to its exit code."""
+"""A store that is slow to accept our connection changes neither the program's run nor its exit code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def late(store: Any) -> Iterator[LateStore]:
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_program_ends_while_our_thread_is_in_the_store(rank: int, late: LateStore, memory: Path) -> None:
-    """Its group is created before the store answers, its exit code is 0, and rank 0 has set the run id nevertheless."""
+    """A program that ends before the store accepts our connection exits with 0, and rank 0 has set the run id."""
     environ = {
         **os.environ,
         **QUIET,

@@ -1,4 +1,4 @@
-"""Agents of a job's nodes find each other through the job's real store, and through nothing else."""
+"""Agents of a job's nodes discover each other through the job's real store only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.agent.exchange.peers import AgentPeers
+from otel_torchdist.agent.exchange.peers import PeerExchanges
 from otel_torchdist.capture.core.run.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
 from otel_torchdist.node.job.peers import peers_files, read_listening, read_peers
 from tests.capture.core.run.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port
@@ -90,10 +90,13 @@ def meeting_of(ranks: list[Rank], store: Any) -> Iterator[list[threading.Thread]
 
 
 def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
-    """Each node's agent learns where the other two really listen, under one token, announced by one rank of each."""
+    """Each of three agents learns the listening addresses of the others, with one token.
+
+    One rank per node announces.
+    """
     ranks = ranks_of(tmp_path, 3)
     directories = sorted({rank.directory for rank in ranks})
-    agents = [AgentPeers() for _ in directories]
+    agents = [PeerExchanges() for _ in directories]
     try:
         with meeting_of(ranks, store) as threads:
 
@@ -124,7 +127,7 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
 
 def test_one_rank_of_a_node_announces(store: Any, tmp_path: Path) -> None:
-    """Only the first rank of a node writes; the others are done with it."""
+    """Only the first rank of a node writes to the store. The other ranks return immediately."""
     ranks = ranks_of(tmp_path, 2)
     say_port(ranks[0].directory)
     with meeting_of(ranks, store) as threads:
@@ -140,7 +143,7 @@ def test_one_rank_of_a_node_announces(store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local", ["2", "3"])
 def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
-    """If all ranks are here according to the launcher, neither store nor directory gets anything."""
+    """If the launcher says that all ranks are on this node, nothing is written to the store or directory."""
     ranks = ranks_of(tmp_path, 1, local)
     keys = store.num_keys()
     with meeting_of(ranks, store) as threads:
@@ -153,7 +156,7 @@ def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local", ["", "two", "-1"])
 def test_launcher_that_states_nothing(local: str, store: Any, tmp_path: Path) -> None:
-    """The tapes decide then: if as many are written here as there are ranks, nothing is announced; else it is."""
+    """Without the launcher's count, the number of live tapes decides whether the job has other nodes."""
     for world_size in (2, 3):
         directory = tmp_path / str(world_size)
         directory.mkdir()
@@ -172,7 +175,7 @@ def test_launcher_that_states_nothing(local: str, store: Any, tmp_path: Path) ->
 
 
 def test_agent_that_never_publishes_its_port(store: Any, tmp_path: Path) -> None:
-    """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
+    """An agent that publishes no port within the timeout is not announced. Another agent's port is not used."""
     (rank, *_) = ranks_of(tmp_path, 2, agent_due_s=0.3)
     say_port(rank.directory, host="10.0.0.1")
     began = time.monotonic()
@@ -195,7 +198,7 @@ def _waits_for_others(rank: Rank, store: Any) -> bool:
 
 @pytest.mark.parametrize("is_waiting", [_waits_for_agent, _waits_for_others])
 def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Path) -> None:
-    """Whatever the discovery waits for, it ends at once when its rank does, without an error."""
+    """The discovery ends immediately when its rank ends, and logs no error."""
     (rank, *_) = ranks_of(tmp_path, 2)
     with meeting_of([rank], store) as (thread,):
         assert until(lambda: is_waiting(rank, store))
@@ -206,7 +209,7 @@ def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Pat
 
 
 def test_meeting_ends_by_itself(store: Any, tmp_path: Path) -> None:
-    """Nodes that never come are awaited for a limited time, not until the job ends; what was found stays written."""
+    """The search for missing nodes ends after a timeout. Discovered agents stay written."""
     ranks = ranks_of(tmp_path, 3, discovery_s=0.5)
     for rank in (ranks[0], ranks[2]):
         say_port(rank.directory, 4711 + rank.rank)
@@ -218,7 +221,7 @@ def test_meeting_ends_by_itself(store: Any, tmp_path: Path) -> None:
 
 
 def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
-    """Without the token, which comes before the run's id or never, nothing waits for it and nothing is written."""
+    """Without a token in the store, nothing is waited for or written: rank 0 sets it before the run id, or never."""
     (rank, *_) = ranks_of(tmp_path, 2)
     thread = rank.hold(store)
     thread.join(10)
@@ -228,7 +231,7 @@ def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
 
 
 def test_store_that_keeps_nothing(tmp_path: Path) -> None:
-    """The `fake` backend's store claims to have every key: no agent is given a bogus token that it would warn of."""
+    """The `fake` backend's store claims to have every key. No agent gets an invalid token from it."""
     store, (rank, *_) = FakeStore(), ranks_of(tmp_path, 2)
     try:
         store.check(["key"])
@@ -242,7 +245,7 @@ def test_store_that_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_more_nodes_than_may_be(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
+    """Each node beyond the maximum logs it once, and neither finds other agents nor is found."""
     caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = ranks_of(tmp_path, 3, max_peers=2)[::LOCAL]
     for rank in ranks:

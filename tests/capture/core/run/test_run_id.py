@@ -1,4 +1,4 @@
-"""The agreement on a run's id starts peer discovery between the job's nodes, as soon as there is an id."""
+"""Agreement on a run id, and the peer discovery that starts as soon as there is one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = "otel_torchdist/run/of this test"
 
 
 class DeafStore:
-    """A job's store in which its owner sees no question."""
+    """A job's store that hides all questions from rank 0."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class DeafStore:
         return DeafStore(self._store.clone())
 
     def add(self, key: str, amount: int) -> int:
-        """Count nothing of what others ask."""
+        """Hide the questions of other ranks."""
         return 0 if key == f"{KEY}/questions" else self._store.add(key, amount)
 
 
@@ -55,7 +55,7 @@ class OtherStore:
         return self
 
     def add(self, key: str) -> int:
-        """Count by one."""
+        """Hide the questions of other ranks."""
         return 1
 
 
@@ -111,7 +111,7 @@ ThreadsOf = Callable[[str], set[threading.Thread]]
 
 @pytest.fixture
 def threads_of() -> ThreadsOf:
-    """Returns the threads of ours that run for a purpose, of those that have begun in this test."""
+    """Return our threads with a given purpose that started in this test."""
     before = set(threading.enumerate())
     return lambda purpose: {
         one for one in threading.enumerate() if one not in before and one.name == f"otel-torchdist-{purpose}"
@@ -128,7 +128,7 @@ def nodes(tmp_path: Path) -> list[Path]:
 
 
 def have_met(directories: list[Path]) -> bool:
-    """Whether each node knows one other, after its agent has read what ranks have written so far."""
+    """Return whether each node knows one other node."""
     for directory in directories:
         say_port(directory)
     known = [list(peers_files(directory).values()) for directory in directories]
@@ -136,7 +136,7 @@ def have_met(directories: list[Path]) -> bool:
 
 
 def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
-    """A job that hangs in its very first collective: its ranks still agree on the id and its nodes still meet."""
+    """Ranks that hang in their first collective agree on an id, and their agents discover each other."""
     with (
         agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as other,
         agreeing(store, nodes[0], 0, has_met_rank_0=False) as first,
@@ -147,7 +147,7 @@ def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
 
 
 def test_rank_0_is_stuck(store: Any, nodes: list[Path]) -> None:
-    """Rank 0 answers no one after it has set the id: it is taken provisionally, and the nodes meet under it."""
+    """If rank 0 is stuck after setting the id, the id is provisional, and agents discover each other with it."""
     with (
         agreeing(DeafStore(store), nodes[0], 0, has_met_rank_0=False) as first,
         agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as other,
@@ -157,7 +157,7 @@ def test_rank_0_is_stuck(store: Any, nodes: list[Path]) -> None:
 
 
 def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
-    """A rank that comes before rank 0 takes the leftover id provisionally, and then the one that rank 0 confirms."""
+    """A rank earlier than rank 0 uses the leftover id provisionally, then the id that rank 0 publishes."""
     elsewhere, here = nodes
     with agreeing(store, elsewhere, 0) as earlier:
         left, _ = earlier.run
@@ -171,7 +171,7 @@ def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
 
 
 def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path], threads_of: ThreadsOf) -> None:
-    """Rank 0 stops answering once another has set its id, so that no rank gets the wrong answer."""
+    """Rank 0 of an earlier attempt stops answering once another attempt has set its id."""
     with agreeing(store, nodes[0], 0):
         [answers] = threads_of("run-id")
         with agreeing(store.clone(), nodes[0], 0) as first:
@@ -182,7 +182,7 @@ def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path],
 
 
 def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
-    """Rank 0 answers it all the same."""
+    """Rank 0 answers a question that arrives just before its end."""
     with agreeing(store, tmp_path, first_pause_s=60.0) as one:
         question = store.add(f"{KEY}/questions", 1)
         one.agreement.stop()
@@ -194,21 +194,21 @@ def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
     "unusable", [None, Store(), OtherStore(), BrokenStore()], ids=["none", "not cloned", "other arguments", "broken"]
 )
 def test_unusable_store(unusable: Any, rank: int, tmp_path: Path) -> None:
-    """Where ranks cannot meet in the store, each takes an id of its own at once, and is marked so."""
+    """Without a usable store, each rank makes its own id immediately, marked as unagreed."""
     with agreeing(unusable, tmp_path, rank) as one:
         assert until(lambda: one.run[1] is RunIdState.UNAGREED)
         assert one.run[0]
 
 
 def test_another_value_in_place_of_the_id(store: Any, tmp_path: Path) -> None:
-    """A rank that finds there what is no id takes one of its own."""
+    """A rank that reads an invalid value makes its own id."""
     store.set(KEY, "not an id")
     with agreeing(store, tmp_path, 2) as one:
         assert until(lambda: one.run[1] is RunIdState.UNAGREED)
 
 
 def test_only_rank(store: Any, tmp_path: Path) -> None:
-    """A rank that is alone sets its id, and asks nothing of the store: no thread connects to it again."""
+    """A single rank sets its id without a second connection to the store."""
     with contextlib.closing(TapeWriter(tmp_path, identify(0, 1, 1, 8))) as tape:
         recorder: Any = SimpleNamespace(tape=tape)
         agreement = RunIdAgreement(recorder, store, lambda: False, lambda: False, key=KEY)
@@ -219,7 +219,7 @@ def test_only_rank(store: Any, tmp_path: Path) -> None:
 
 
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf) -> None:
-    """The host of the store ends during discovery: one warning, no exception, and the run id stays."""
+    """If the store dies during discovery, there is one warning and no exception, and the run id stays."""
     hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
     client = TCPStore(HOST, hosts[0].port, is_master=False)
     with agreeing(client, tmp_path) as one:
@@ -239,7 +239,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture, threa
 def test_something_else_in_the_store(
     store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf
 ) -> None:
-    """A value that is not an agent is one warning, and ends the discovery."""
+    """An invalid agent entry in the store causes one warning, and ends the discovery."""
     with agreeing(store, tmp_path):
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         (run,) = peers_files(tmp_path)
@@ -263,7 +263,7 @@ def test_rank_that_ends_meanwhile(
 
 
 def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An unwritable job directory is one warning, and the run id is still agreed."""
+    """An unwritable job directory causes one warning, and the run id is agreed."""
     with agreeing(store, tmp_path, meets_in=tmp_path / "gone") as one:
         assert until(lambda: len(caplog.records) == 1)
         assert one.run[1] is RunIdState.AGREED
@@ -272,7 +272,10 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_ranks_that_are_threads(tmp_path: Path, threads_of: ThreadsOf) -> None:
-    """Each starts its own agreement; none is left at the end, for inside torch it would abort the process."""
+    """Ranks that are threads of one process each start an agreement.
+
+    No thread of ours is left inside torch at exit, where it would abort the process.
+    """
     agreements, tape = Agreements(Groups(), None), new_writer(tmp_path, rank=1)
     for _ in range(3):
         recorder = SimpleNamespace(tape=tape)

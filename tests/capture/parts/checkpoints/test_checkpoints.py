@@ -1,4 +1,4 @@
-"""Checkpoints on the tapes of two ranks that save and load in the ways that programs do."""
+"""Checkpoints on the tapes of two ranks that save and load in the usual ways."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from otel_torchdist.capture.parts.checkpoints.open_activities import MAX_IN_STEP
 from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.model.history import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.model.occupations import STAGES
+from otel_torchdist.model.rank_state.occupations import STAGES
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.sampling import StepSampler
@@ -52,7 +52,7 @@ class Saved:
     facts: dict[str, Any]
 
     def only(self, operation: str, name: str) -> Activity:
-        """The only checkpoint of this name."""
+        """Return the only checkpoint of this name."""
         [found] = [
             one
             for one, detail in self.tape.activities
@@ -61,7 +61,7 @@ class Saved:
         return found
 
     def within(self, outer: Activity) -> dict[str, Activity]:
-        """The stages directly within an activity."""
+        """Return the stages directly within an activity."""
         return {detail: one for one, detail in self.tape.activities if one.parent == outer.number}
 
 
@@ -73,7 +73,7 @@ def ranks(jobs: Jobs) -> list[Saved]:
 
 
 def test_stages_of_a_save(ranks: list[Saved]) -> None:
-    """A save has its stages, nested as they were called; what rank 0 does for all is on rank 0 alone."""
+    """A save has its stages, nested as called. Stages that rank 0 runs for all ranks are on rank 0 only."""
     for rank, saved in enumerate(ranks):
         save = saved.only("save", "first")
         stages = saved.within(save)
@@ -90,7 +90,7 @@ def test_stages_of_a_save(ranks: list[Saved]) -> None:
 
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_bytes_and_files_are_those_on_disk(ranks: list[Saved], name: str) -> None:
-    """Each rank's save, and its stage that writes, have the size and number of the files that it has written."""
+    """Each rank's save and write stage have the bytes and number of the files that it has written."""
     for saved in ranks:
         save = saved.only("save", name)
         write_data = saved.within(saved.within(save)["write"])["write_data"]
@@ -100,7 +100,7 @@ def test_bytes_and_files_are_those_on_disk(ranks: list[Saved], name: str) -> Non
 
 
 def test_load(ranks: list[Saved]) -> None:
-    """A rank that reads what both have written has read as many bytes."""
+    """Each rank's load has the bytes that both ranks have written."""
     for saved in ranks:
         load = saved.only("load", "first")
         assert load.message_bytes == sum(one.facts["first"][0] for one in ranks)
@@ -110,7 +110,10 @@ def test_load(ranks: list[Saved]) -> None:
 
 
 def test_async_save(ranks: list[Saved]) -> None:
-    """In the caller it lasts until it returns; the save itself is one of another thread."""
+    """An asynchronous save lasts in the caller until the call returns.
+
+    The save itself is recorded on another thread.
+    """
     for saved in ranks:
         call, save = saved.only("async_save", "second"), saved.only("save", "second")
         assert {"stage_state_dict", "maybe_synchronize_staging"} <= set(saved.within(call))
@@ -120,7 +123,7 @@ def test_async_save(ranks: list[Saved]) -> None:
 
 
 def test_files_of_torch_save(ranks: list[Saved]) -> None:
-    """Files by path are recorded with their size; buffers and streams are not, nor is what DCP writes that way."""
+    """Files saved by path are recorded with their size. Buffers, streams and DCP's own files are not."""
     for rank, saved in enumerate(ranks):
         names = [detail for one, detail in saved.tape.activities if one.kind is ActivityKind.TORCH_SAVE]
         base = saved.facts["base"]
@@ -131,7 +134,7 @@ def test_files_of_torch_save(ranks: list[Saved]) -> None:
 
 
 def test_failures(ranks: list[Saved]) -> None:
-    """A failed save ends its stage with the error on the rank that had it, and the whole on both."""
+    """A failed save ends its stage with the error on the failing rank, and the whole save on both ranks."""
     assert [saved.facts["error"] for saved in ranks] == [[1], [1]]
     assert [saved.facts["no folder"] for saved in ranks] == ["RuntimeError"] * 2
     for rank, saved in enumerate(ranks):
@@ -144,7 +147,7 @@ def test_failures(ranks: list[Saved]) -> None:
 
 
 def test_a_save_within_another(ranks: list[Saved]) -> None:
-    """A state that saves something itself when it is asked for has its save within the stage that asks."""
+    """A save that a state dict triggers is nested in the stage that reads the state dict."""
     for rank, saved in enumerate(ranks):
         outer = saved.only("save", "outer")
         asking = saved.within(outer)["_stateful_to_state_dict"]
@@ -154,7 +157,7 @@ def test_a_save_within_another(ranks: list[Saved]) -> None:
 
 
 def test_bounds(ranks: list[Saved]) -> None:
-    """At most so many in a step; a name that is no UTF-8 and too long is shortened at its beginning, and readable."""
+    """The number of records per step is bounded. A name that is long and no valid UTF-8 is shortened at its start."""
     for rank, saved in enumerate(ranks):
         names = [detail for one, detail in saved.tape.activities if one.kind is ActivityKind.CHECKPOINT_SAVE]
         assert len([name for name in names if f"/many{rank}-" in name]) == MAX_IN_STEP
@@ -164,7 +167,7 @@ def test_bounds(ranks: list[Saved]) -> None:
 
 
 def test_spans(ranks: list[Saved]) -> None:
-    """Storage and error of a save, and the error of the stage that failed, are on their spans."""
+    """The spans have storage and error of a save, and the error of the failed stage."""
     reader, sink = TapeReader(ranks[1].tape.path), MemorySink()
     spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, 1_000, 0, 1))
     now_ns = time.monotonic_ns()
@@ -193,12 +196,12 @@ class Rank(OwnTape):
         self.activities, self.distributed = recording.activities, recording.distributed
 
     def ended(self) -> list[tuple[str, Activity]]:
-        """What has ended since the last call, with its text."""
+        """Return the activities that ended since the last call, with their texts."""
         batch = self.reader.poll()
         return [(self.reader.names.text(one.detail) or "", one) for one in batch.activities_ended]
 
     def unhook(self) -> None:
-        """Undo what patches do not restore."""
+        """Undo the hooks that `patches` does not restore."""
         self.checkpoints.unhook()
 
 
@@ -216,7 +219,7 @@ def save(path: object, **more: Any) -> None:
 
 @QUIET
 def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
-    """Ctrl-C within a stage ends it and all around it, as left, and reaches the program."""
+    """Ctrl-C in a stage ends it and its parents as abandoned, and reaches the program."""
 
     class Interrupted(FileSystemWriter):
         def write_data(self, plan: Any, planner: Any) -> Any:
@@ -231,7 +234,7 @@ def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
 
 @QUIET
 def test_storages_of_others(rank: Rank, tmp_path: Path) -> None:
-    """A writer whose results are not as torch makes them is recorded without bytes, and works as before."""
+    """A custom writer whose results are unlike torch's is recorded without bytes, and works as before."""
 
     class Odd(FileSystemWriter):
         def write_data(self, plan: Any, planner: Any) -> Any:
@@ -250,7 +253,7 @@ def test_storages_of_others(rank: Rank, tmp_path: Path) -> None:
 
 @QUIET
 def test_many_names(rank: Rank, tmp_path: Path) -> None:
-    """A job that saves for ever does not fill the dictionary: later names lose their digits."""
+    """A job with an unlimited number of saves does not fill the dictionary: later names lose their digits."""
     before = rank.recorder.tape.names.intern("before")
     for nth in range(MAX_TEXTS + 40):
         rank.activities.begin(ActivityKind.CHECKPOINT_SAVE, f"/ckpt/step-{nth}", nth)
@@ -261,7 +264,7 @@ def test_many_names(rank: Rank, tmp_path: Path) -> None:
 
 
 def test_many_stages(rank: Rank) -> None:
-    """Of one checkpoint so many stages are recorded; the whole ends as ever."""
+    """The number of stages per checkpoint is bounded. The checkpoint's end is recorded."""
     rank.activities.begin(ActivityKind.CHECKPOINT_SAVE, "x", "save")
     for nth in range(MAX_STAGES + 10):
         rank.activities.begin(ActivityKind.CHECKPOINT_STAGE, "stage", nth)
@@ -271,7 +274,7 @@ def test_many_stages(rank: Rank) -> None:
 
 
 def test_left_without_a_word(rank: Rank) -> None:
-    """What a thread has left without a word is ended once it is seen outside twice; what it is in is not."""
+    """Activities without an end message end after two checks that find their thread outside. Others stay open."""
     thread = threading.Thread(target=rank.activities.begin, args=(ActivityKind.CHECKPOINT_SAVE, "gone", "key"))
     thread.start()
     thread.join()
@@ -283,7 +286,7 @@ def test_left_without_a_word(rank: Rank) -> None:
 
 @QUIET
 def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A program that disables torch's logger gets one line that says what is missing, and its checkpoint."""
+    """If the program disables torch's logger, one warning says what is missing, and the save works."""
     logging.getLogger(CHECKPOINT_LOGGER).disabled = True
     try:
         rank.distributed.check()
@@ -304,13 +307,17 @@ def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixt
         (
             utils,
             "_DistWrapper",
-            "this torch has no _DistWrapper.reduce_scatter: the sizes of checkpoints are not recorded",
+            "this torch has no torch.distributed.checkpoint.utils._DistWrapper: the sizes of checkpoints are not",
         ),
-        (utils._DistWrapper, "all_gather", "this torch has no _DistWrapper.all_gather: the sizes of checkpoints are"),
+        (
+            utils._DistWrapper,
+            "all_gather",
+            "this torch has no torch.distributed.checkpoint.utils._DistWrapper.all_gather: the sizes of checkpoints",
+        ),
         (
             serialization,
             "_open_zipfile_reader",
-            "this torch has no torch.serialization._open_zipfile_reader: its files",
+            "this torch has no torch.serialization._open_zipfile_reader: files of",
         ),
     ],
 )
@@ -323,7 +330,7 @@ def test_parts_of_torch_that_are_missing(
     missing: str,
     said: str,
 ) -> None:
-    """One line says what is not known; a save is recorded with its stages as ever."""
+    """If torch lacks a function, one warning says what is unknown. A save is recorded with its stages."""
     original = getattr(owner, missing)
     monkeypatch.delattr(owner, missing)
     with contextlib.closing(Rank(memory)) as rank:
@@ -339,7 +346,7 @@ def test_parts_of_torch_that_are_missing(
 def test_import_under_way(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where our thread looks while another one imports torch's package, the first save has its bytes all the same."""
+    """If our thread checks while another thread imports DCP, the first save still has its bytes."""
     original = utils._DistWrapper
     monkeypatch.delattr(utils, "_DistWrapper")
     with contextlib.closing(Rank(memory)) as rank:
@@ -351,7 +358,7 @@ def test_import_under_way(
 
 
 def test_full_disk_at_the_end_of_a_file(rank: Rank) -> None:
-    """A file for which there is no room when it is closed is a failure, with torch's own exception."""
+    """A file that does not fit on the disk when it is closed has failed, with torch's own exception."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.raises(RuntimeError):

@@ -1,4 +1,4 @@
-"""torch.compile does the same with us as without us, for what is hooked here."""
+"""torch.compile produces the same results with labels as without recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.native.both_kernels import IN_PYTHON
 @pytest.mark.thorough
 @IN_PYTHON
 def test_same_graphs(jobs: Jobs) -> None:
-    """Models of DDP, both FSDPs and pipelines, and a sliced mesh: equal graphs, breaks, results and warnings."""
+    """Models of DDP, both FSDPs, pipelines and a sliced mesh have equal graphs, breaks, results and warnings."""
     plain = jobs.run("compiled_parallel", 2, "off", timeout_s=120)
     ours = jobs.run("compiled_parallel", 2, "on", timeout_s=120)
     for with_us, without_us in zip(ours.ranks, plain.ranks, strict=True):

@@ -1,4 +1,4 @@
-"""What calls of libraries for parallel training are for, in a job of four ranks."""
+"""Labels of the calls of parallelism libraries, in a job of four ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LabelledJob:
     tapes: list[RecordedTape]
 
     def part(self, name: str, rank: int) -> list[Recorded]:
-        """The calls of one rank in one part of the job."""
+        """Return the calls of one rank in one part of the job."""
         parts: list[list[Recorded]] = []
         for operation in self.tapes[rank].operations:
             if operation.name == "barrier":
@@ -52,7 +52,7 @@ def job(jobs: Jobs) -> LabelledJob:
 
 
 def elements(operation: Recorded) -> int:
-    """Elements of its only tensor."""
+    """Return the number of elements of an operation's only tensor."""
     [shape] = operation.signature.shapes
     return int(shape[0])
 
@@ -66,9 +66,9 @@ def elements(operation: Recorded) -> int:
     ],
 )
 def test_units(job: LabelledJob, rank: int, part: str, shards: dict[str, int], calls: int) -> None:
-    """Each call of either FSDP has its unit, by the number of its elements.
+    """Each call of either FSDP has its unit, which the test knows by the number of elements.
 
-    Also with explicit prefetching both ways; with flat parameters and the original ones.
+    Also with explicit prefetching in both directions, and with flat and original parameters.
     """
     units = {size: f"FSDP {name}" for name, size in job.said["sizes"].items()}
     found = job.part(part, rank)
@@ -78,7 +78,10 @@ def test_units(job: LabelledJob, rank: int, part: str, shards: dict[str, int], c
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_buckets(job: LabelledJob, rank: int) -> None:
-    """Equal buckets are distinguished in every step, also when they were just rebuilt; other sums are no buckets."""
+    """Buckets of equal size get different numbers in every step, also after they were rebuilt.
+
+    Other reductions get none.
+    """
     sums = [one for one in job.part("ddp", rank) if one.name == "all_reduce"]
     own = [one for one in sums if not one.is_async]
     assert len(own) == 4 and {one.label for one in own} == {""}  # in backward, too, and as large as a bucket
@@ -90,7 +93,7 @@ def test_buckets(job: LabelledJob, rank: int) -> None:
 
 @pytest.mark.parametrize("pair", [(0, 1), (2, 3)])
 def test_stages_and_microbatches(job: LabelledJob, pair: tuple[int, int]) -> None:
-    """Each message has the stage on each side, and the same direction and microbatch on both, in three schedules."""
+    """Both ends of each message have their stage, and the same direction and microbatch, in three schedules."""
     sides: dict[tuple[str, int, int, int], Recorded] = {}
     for rank in pair:
         for one in job.part("pipelines", rank):
@@ -112,7 +115,7 @@ def test_stages_and_microbatches(job: LabelledJob, pair: tuple[int, int]) -> Non
 
 
 def test_messages_of_tensors_alone_are_labelled(job: LabelledJob) -> None:
-    """Every send and receive of activations has a label; those that negotiate shapes have none."""
+    """Every send and receive of activations has a label. Messages that negotiate shapes have none."""
     calls = [one for one in job.part("pipelines", 0) if one.name in ("send", "recv")]
     assert {bool(one.label) for one in calls if one.signature.shapes == ((2, 8),)} == {True}
     assert {bool(one.label) for one in calls if one.signature.shapes != ((2, 8),)} == {False}
@@ -120,7 +123,7 @@ def test_messages_of_tensors_alone_are_labelled(job: LabelledJob) -> None:
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_dimensions(job: LabelledJob, rank: int) -> None:
-    """Groups have the names of their dimensions: flattened ones, those for which others stand, and given groups."""
+    """Groups have their dimensions' names: flattened dimensions, shared groups, and groups that the program passes."""
     found = [(one.group.description, one.group.dimensions) for one in job.part("meshes", rank)]
     world = ("default_pg", ("dp_fsdp", "world"))
     mesh = [("mesh_dp", ("dp", "outer")), ("mesh_fsdp", ("fsdp",)), ("mesh_tp", ("tp",))]

@@ -1,4 +1,4 @@
-"""Hooks into private parts of torch: they come and go, and what this torch lacks is off."""
+"""Patches of torch's private functions are removed without a trace, and a missing function disables only its labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from otel_torchdist.capture.core.thread_labels import ThreadLabels
 from otel_torchdist.capture.core.torch_api import Patches
-from otel_torchdist.capture.parts.labels import LabelledParts
+from otel_torchdist.capture.parts.labels import CallLabels
 
 UNITS, SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group", "torch.distributed.fsdp._runtime_utils"
 STAGE, SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
@@ -51,25 +51,25 @@ PARTS = (
 
 @pytest.fixture
 def patches() -> Iterator[Patches]:
-    """What is replaced, which is restored after the test."""
+    """Patches that are restored after the test."""
     patches = Patches()
     yield patches
     patches.close()
 
 
 @pytest.fixture
-def parts() -> LabelledParts:
-    """The hooks, not in place yet, in a process without groups."""
-    return LabelledParts(ThreadLabels(None), lambda group: None)
+def parts() -> CallLabels:
+    """The labels without hooks, in a process without groups."""
+    return CallLabels(ThreadLabels(None), lambda group: None)
 
 
 def current() -> dict[tuple[str, str], Any]:
-    """What stands in the hooked places."""
+    """Return the current values of the patched attributes."""
     return {(owner, name): vars(resolve_name(owner)).get(name) for owner, name in HOOKED}
 
 
-def test_everything_is_put_back(parts: LabelledParts, patches: Patches) -> None:
-    """This torch has all of it, and each function is the same object afterwards as it was before."""
+def test_everything_is_put_back(parts: CallLabels, patches: Patches) -> None:
+    """This torch has all patched functions, and each is the same object afterwards as before."""
     before = current()
     assert None not in before.values()
     parts.hook(patches)
@@ -81,8 +81,8 @@ def test_everything_is_put_back(parts: LabelledParts, patches: Patches) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("layout",)], ids=len)
-def test_arguments_are_passed_on(parts: LabelledParts, patches: Patches, arguments: tuple[object, ...]) -> None:
-    """Where torch calls a static method on its class, not on a mesh, it gets what it is given, and may refuse it."""
+def test_arguments_are_passed_on(parts: CallLabels, patches: Patches, arguments: tuple[object, ...]) -> None:
+    """A static method that torch calls on the class, not on a mesh, receives its arguments unchanged."""
     meshes = resolve_name(f"{MESHES}:DeviceMesh")
 
     def refusal() -> tuple[type[Exception], str]:
@@ -95,8 +95,8 @@ def test_arguments_are_passed_on(parts: LabelledParts, patches: Patches, argumen
     assert refusal() == without_us
 
 
-def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledParts, patches: Patches) -> None:
-    """A module that is imported after we were switched off stays as it is."""
+def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: CallLabels, patches: Patches) -> None:
+    """A module that is imported after labels were switched off is not patched."""
     parts.hook(patches)
     parts.unhook()
     patches.close()
@@ -107,7 +107,7 @@ def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledPart
 
 @pytest.mark.parametrize(("what", "owner", "missing", "others"), PARTS)
 def test_what_is_missing_is_left_out(
-    parts: LabelledParts,
+    parts: CallLabels,
     patches: Patches,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -116,12 +116,13 @@ def test_what_is_missing_is_left_out(
     missing: str,
     others: set[str],
 ) -> None:
-    """A torch that lacks a function: one line says what is not shown, and all other parts are there."""
+    """If torch lacks a function, one log line says which labels are missing. The other labels work."""
     monkeypatch.delattr(resolve_name(owner), missing)
     before = current()
     with caplog.at_level(logging.INFO, "otel_torchdist"):
         parts.hook(patches)
-    assert caplog.messages == [f"operations are shown without their {what}: this torch has no {missing}"]
+    symbol = f"{owner.replace(':', '.')}.{missing}"
+    assert caplog.messages == [f"this torch has no {symbol}: operations are shown without their {what}"]
     hooked = current()
     alone = {name for place, name in before if hooked[place, name] is before[place, name]}
     assert alone - {missing, "_unshard"} == others - {missing, "_unshard"}

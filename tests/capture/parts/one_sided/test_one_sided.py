@@ -1,4 +1,4 @@
-"""Symmetric memory and windows: recorded as enqueued, counted separately, and not disturbed."""
+"""Symmetric memory and windows are recorded as enqueued, counted separately, and work as before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job(jobs: Jobs) -> Job:
 
 
 def test_which_operations() -> None:
-    """All operations that torch defines with a group and a tensor are found by schema; local ones are left out."""
+    """The schemas give all of torch's operations with a group and a tensor, without local ones."""
     found = {schema.name: schema for schema in symmetric_schemas()}
     assert {"one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce"} <= {*found}
     broadcast = torch.ops.symm_mem.nvshmem_broadcast.default
@@ -36,7 +36,7 @@ def test_which_operations() -> None:
 
 
 def test_enqueued(job: Job) -> None:
-    """One-sided operations are on the tape with their group, tensors and line, and an end that is marked unknown."""
+    """One-sided operations have their group, tensors and line, and an end that is marked as unknown."""
     first, second, refused = beside(job, 0)
     assert [first.name, second.name, refused.name] == ["one_shot_all_reduce"] * 2 + ["two_shot_all_reduce"]
     assert [one.how for one in (first, second, refused)] == ["UNTRACKED", "UNTRACKED", "FAILED"]
@@ -48,7 +48,7 @@ def test_enqueued(job: Job) -> None:
 
 
 def test_results_and_exceptions_are_theirs(job: Job) -> None:
-    """Kernels get the same arguments and return the same results; nothing of ours is left behind."""
+    """Kernels get the same arguments and return the same results, and none of our frames is in tracebacks."""
     said = job.ranks[0].lines()
     assert said[:2] == [{"result": [2.0, 2.0, 2.0], "seen": True}, {"refused": "no such device"}]
     assert said[-1] == {"left": []}
@@ -56,7 +56,7 @@ def test_results_and_exceptions_are_theirs(job: Job) -> None:
 
 
 def test_collectives_are_counted_without_them(job: Job) -> None:
-    """Collectives keep their numbers, whichever rank used symmetric memory between them, or was refused a window."""
+    """One-sided operations, and refused windows, do not change the sequence numbers of collectives."""
     for tape in job.tapes:
         collectives = [(one.name, one.raw.sequence, one.how) for one in tape.operations if one.group.epoch != BESIDE]
         counted = [(name, number) for name, number, how in collectives if how != "FAILED"]
@@ -85,7 +85,10 @@ def rank(tmp_path: Path) -> Iterator[DeviceRank]:
 
 
 def test_windows(rank: DeviceRank) -> None:
-    """Creating a window is a collective of its group; operations through it are enqueued, and counted separately."""
+    """Creating a window is a collective of its group.
+
+    Operations on it are recorded as enqueued and counted separately.
+    """
 
     class Group(ProcessGroup):
         def new_window(self, tensor: Any = None) -> Any:

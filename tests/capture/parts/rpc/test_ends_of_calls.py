@@ -1,4 +1,4 @@
-"""How our thread sees that calls have ended: their futures are looked at now and then."""
+"""Ends of remote calls that the rank thread finds by polling their futures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(a: int, b: int) -> int:
 
 
 class Calling(OwnTape):
-    """A worker whose calls are recorded; who answers them is up to the test."""
+    """A worker whose calls are recorded. The test answers them."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -57,7 +57,7 @@ def calling(memory: Path) -> Iterator[Calling]:
 
 @pytest.mark.parametrize(("mode", "looks"), [(SYNC, 2), (ASYNC, 1)], ids=["sync", "async"])
 def test_end_is_seen(calling: Calling, mode: RPCExecMode, looks: int) -> None:
-    """An answer is seen at the next look, a look later if a thread waits for it and is about to say so itself."""
+    """A poll finds the end of a call. If a thread is waiting for it, the poll leaves it one round for that thread."""
     future = calling.call(mode)
     assert calling.caller.sweep(includes_old=False), "it is polled often"
     future.set_result(3)
@@ -69,7 +69,7 @@ def test_end_is_seen(calling: Calling, mode: RPCExecMode, looks: int) -> None:
 
 
 def test_failure_is_seen(calling: Calling) -> None:
-    """A call that nobody waits for, and whose function has raised, has failed, with the type of the error."""
+    """A call whose function raised has failed with the type of the error, although nobody waits for it."""
     future = calling.call(ASYNC)
     future.set_exception(ZeroDivisionError())
     calling.caller.sweep(includes_old=False)
@@ -78,7 +78,7 @@ def test_failure_is_seen(calling: Calling) -> None:
 
 
 def test_dropped(calling: Calling) -> None:
-    """A call whose future the program drops has no end that anybody could see."""
+    """A call whose future was dropped has no observable end."""
     calling.call(ASYNC)
     assert not calling.caller.sweep(includes_old=False)
     assert [one.how for one in calling.ended()] == [How.ABANDONED]

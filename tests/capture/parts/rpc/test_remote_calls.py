@@ -1,4 +1,4 @@
-"""Remote procedure calls between workers: what is recorded of them, and that nothing else changes."""
+"""Remote procedure calls between workers: their records, and that the program sees no difference."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import SpanKind
 
 from otel_torchdist.model.history import Activity
+from otel_torchdist.model.ids import anchor_span_id, trace_id_of_step
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How, RunIdState, TapeState
-from otel_torchdist.model.naming import anchor_span_id, trace_id_of_step
 from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry import semconv
@@ -36,18 +36,18 @@ def job(jobs: Jobs) -> Job:
 
 
 def call_of(activity: Activity) -> RemoteCall:
-    """What is special about a call."""
+    """Return the fields of a call that other activities lack."""
     assert activity.call is not None
     return activity.call
 
 
 def sides(tape: RecordedTape, kind: ActivityKind) -> list[tuple[Activity, str]]:
-    """One side of the calls on a tape."""
+    """Return the calls of one side on a tape."""
     return [(activity, name) for activity, name in tape.activities if activity.kind is kind]
 
 
 def test_program_sees_no_difference(jobs: Jobs, job: Job) -> None:
-    """Results, types of errors and tracebacks, the remote ones too, are those of a job without us, frame by frame."""
+    """Results, error types and tracebacks, local and remote, equal those without recording, frame by frame."""
     bare = jobs.run("remote_calls", 3, "bare")
     assert bare.tapes == []
     recorded, unrecorded = (one.ranks[0].lines() for one in (job, bare))
@@ -61,7 +61,7 @@ def test_program_sees_no_difference(jobs: Jobs, job: Job) -> None:
 
 
 def test_one_tape_from_init_rpc_to_shutdown(job: Job) -> None:
-    """Workers without a group have a tape and agree on a run; a group of the same ranks goes on with that tape."""
+    """Workers without a group have a tape and agree on a run id. A group of the same ranks continues on that tape."""
     assert [tape.identity.rank for tape in job.tapes] == [0, 1]
     assert {tape.identity.world_size for tape in job.tapes} == {3}
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
@@ -77,7 +77,7 @@ def test_one_tape_from_init_rpc_to_shutdown(job: Job) -> None:
 
 
 def test_callers_side(job: Job) -> None:
-    """Each call of each kind, with function, worker and mode; torch's own calls are left out."""
+    """Each kind of call has function, worker and mode. torch's internal calls are left out."""
     calls = sides(job.tapes[0], ActivityKind.RPC_CLIENT)
     sync, asynchronous, remote = CallMode.SYNC, CallMode.ASYNC, CallMode.REMOTE
     found = [(name, call_of(call).mode, call_of(call).worker) for call, name in calls]
@@ -111,7 +111,10 @@ def test_callers_side(job: Job) -> None:
 
 
 def test_both_sides_know_each_other(job: Job) -> None:
-    """The function's record has the tape and the number of its call's, and lies within that; not if that is unknown."""
+    """The callee's record has the tape and number of the caller's record, and lies within it in time.
+
+    A request without this data has no known caller.
+    """
     caller, callee = job.tapes
     nonce = caller.identity.nonce
     calls = {call.number: (call, name) for call, name in sides(caller, ActivityKind.RPC_CLIENT)}
@@ -130,7 +133,7 @@ def test_both_sides_know_each_other(job: Job) -> None:
 
 
 def test_asynchronous_execution(job: Job) -> None:
-    """A function that returns a future frees its thread at once, and ends when that has its result."""
+    """A function that returns a future frees its thread immediately, and ends when the future has its result."""
     [(later, _)] = [one for one in sides(job.tapes[1], ActivityKind.RPC_SERVER) if one[1] == "later"]
     [(awaited, _)] = [one for one in sides(job.tapes[0], ActivityKind.RPC_SERVER) if one[1] == "sleep"]
     returned_ns = call_of(later).returned_ns
@@ -144,25 +147,25 @@ def test_asynchronous_execution(job: Job) -> None:
 
 
 def test_windows_of_calls(job: Job) -> None:
-    """Where nothing else ends steps, 64 calls are one, so that no trace grows for as long as the job."""
+    """Without another source of steps, 64 calls make a step, so traces stay bounded."""
     assert 1 <= len(job.tapes[0].steps) <= 3
 
 
 class AnyOrderSink(MemorySink):
-    """Keeps spans, of which one side of a call may come before the other."""
+    """A sink of spans in which either side of a call may come first."""
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
-        """Take spans."""
+        """Keep spans."""
         self.spans += spans
 
 
 def test_spans_of_both_sides_are_one_trace(job: Job) -> None:
-    """CLIENT under the anchor of its step, SERVER under CLIENT, and a call within a function under that function."""
+    """CLIENT spans are under their step's anchor, SERVER spans under CLIENT, nested calls under their function."""
     sink = AnyOrderSink()
     for tape in job.tapes:
         reader = TapeReader(tape.path)
         spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, 10_000, tape.identity.rank, 3))
-        for batch in reader.rest():
+        for batch in reader.poll_to_end():
             spans.consume(batch, reader.status(), tape.status.heartbeat_ns)
         spans.close(tape.status.heartbeat_ns)
         reader.close()
@@ -191,12 +194,12 @@ def test_spans_of_both_sides_are_one_trace(job: Job) -> None:
 
 
 def test_durations(job: Job) -> None:
-    """Both sides' durations are counted by function and error, as far as an end is known exactly."""
+    """Durations of both sides are counted by function and error, if the end is exact."""
     node = NodeMetrics()
     for tape in job.tapes:
         reader = TapeReader(tape.path)
         metrics = node.track(reader)
-        for batch in reader.rest():
+        for batch in reader.poll_to_end():
             metrics.consume(batch, reader.status(), tape.status.heartbeat_ns)
         reader.close()
     [run] = node.snapshot().runs.values()
@@ -209,7 +212,7 @@ def test_durations(job: Job) -> None:
 
 
 def test_worker_in_no_group(jobs: Jobs) -> None:
-    """Ids of workers are no ranks: who is in no group is a run of its own; others record on their group's tape."""
+    """Worker ids are not ranks: workers without a group form a separate run, others record on their group's tape."""
     job = jobs.run("rpc_and_group", 3, "first")
     of_group = [tape for tape in job.tapes if tape.identity.world_size == 2]
     [other] = [tape for tape in job.tapes if tape.identity.world_size == 3]
@@ -228,7 +231,7 @@ def test_worker_in_no_group(jobs: Jobs) -> None:
 
 
 def test_group_made_in_a_call(jobs: Jobs) -> None:
-    """A function that makes a group, with other numbers, is served on the tape of workers, then on the group's."""
+    """A function that creates a group with other ranks is first on the workers' tape, then on the group's."""
     job = jobs.run("rpc_and_group", 3, "later")
     served = {
         (tape.identity.world_size, tape.identity.rank): [call.how for call, _ in sides(tape, ActivityKind.RPC_SERVER)]
@@ -242,11 +245,11 @@ def test_group_made_in_a_call(jobs: Jobs) -> None:
 
 
 def test_unknown_torch(jobs: Jobs) -> None:
-    """Without a private part of torch that this needs, calls are made as ever, and one line says why none is shown."""
+    """If torch lacks a needed private name, calls work as before, and one warning says why none is recorded."""
     job = jobs.run("no_rpc_hook")
     assert job.ranks[0].lines() == [{"sum": 3}]
     assert job.tapes == []
     lines = [line for line in job.ranks[0].err.splitlines() if "recorded" in line]
     assert lines == [
-        "remote procedure calls are not recorded: this torch has no torch.distributed.rpc.internal.RPCExecMode"
+        "this torch has no torch.distributed.rpc.internal.RPCExecMode: remote procedure calls are not recorded"
     ]

@@ -26,14 +26,14 @@ class Rank(OwnTape):
 
     @property
     def figures(self) -> StepFigures:
-        """What is counted."""
+        """Return the counted figures."""
         return read_figures(self.reader.words)
 
     def ended(self, kind: ActivityKind) -> list[Activity]:
-        """What has ended since the last poll."""
+        """Return the activities that ended since the last call."""
         return [one for one in self.reader.poll().activities_ended if one.kind is kind]
 
     def unhook(self) -> None:
-        """Undo what patches do not restore."""
+        """Undo the hooks that `patches` does not restore."""
         self.parts.unhook()
         self.steps.unhook()

@@ -1,4 +1,4 @@
-"""Backward passes: how long they take, what belongs to them, and that gradients and errors are those without us."""
+"""Durations of backward passes and the time that belongs to them. Gradients and errors are as without recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.capture.parts.training.rank_here import Rank
 
 
 def test_backward_passes(rank: Rank) -> None:
-    """By the method and by the function, the outermost of nested ones; a long one is an activity."""
+    """The method and the function are timed, the outermost of nested passes. A long pass is an activity."""
     weight = torch.ones(3, requires_grad=True)
     weight.sum().backward()
     torch.autograd.backward([weight.sum()])
@@ -35,7 +35,7 @@ def test_backward_passes(rank: Rank) -> None:
 
 
 def test_what_a_backward_pass_raises_passes_unchanged(rank: Rank) -> None:
-    """A hook's error, and torch's own where there is nothing to differentiate; the activity failed."""
+    """A hook's error, and torch's own without a graph, pass unchanged. The activity has failed."""
     weight = torch.ones(3, requires_grad=True)
     raised = ZeroDivisionError("in a hook")
 
@@ -54,7 +54,7 @@ def test_what_a_backward_pass_raises_passes_unchanged(rank: Rank) -> None:
 
 
 def test_gradients_are_those_without_us(rank: Rank) -> None:
-    """Bit by bit, with arguments of all kinds."""
+    """Gradients are bitwise equal to those without recording, with all kinds of arguments."""
 
     def gradients() -> list[list[float]]:
         torch.manual_seed(1)
@@ -73,7 +73,7 @@ def test_gradients_are_those_without_us(rank: Rank) -> None:
 
 
 def test_optimizers_in_backward_hooks_are_part_of_it(rank: Rank) -> None:
-    """Their time is that of the backward pass; steps after it have a time of their own."""
+    """An optimizer step in a backward hook counts as backward time. Later steps count as optimizer time."""
     weight = torch.nn.Parameter(torch.ones(3))
     one = torch.optim.SGD([weight], lr=0.1)
     weight.register_post_accumulate_grad_hook(lambda _: one.step())
@@ -85,7 +85,7 @@ def test_optimizers_in_backward_hooks_are_part_of_it(rank: Rank) -> None:
 
 
 def test_backward_pass_that_runs(rank: Rank) -> None:
-    """While it runs, the tape says since when and on which thread; neither a pass within it ends that, nor an error."""
+    """During a pass the tape has its start and thread. A nested pass or an error does not remove them."""
     seen: list[tuple[int, int]] = []
     before_ns = time.monotonic_ns()
 
@@ -115,7 +115,7 @@ def test_backward_pass_that_runs(rank: Rank) -> None:
 
 
 def test_backward_pass_of_another_thread(rank: Rank) -> None:
-    """The pass that has begun last shows; the end of an earlier one on another thread does not hide it."""
+    """The newest pass is on the tape. The end of an older pass on another thread does not remove it."""
     weight = torch.ones(3, requires_grad=True)
     begun, over = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Waits for data: which are recorded, which are counted, and what loaders do as without us."""
+"""Recorded and counted data waits. Loaders behave as without recording."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def loader(make: Callable[[int], int]) -> DataLoader[int]:
 
 
 def test_long_waits_are_recorded_and_short_ones_counted(rank: Rank) -> None:
-    """A wait of a millisecond or longer becomes an activity with its dataset's class; all of them are counted."""
+    """A wait of 1 ms or longer is an activity with its dataset's class. All waits are counted."""
     list(loader(lambda place: place))
     assert rank.figures.batches == 5
     long = rank.ended(ActivityKind.DATA_WAIT)  # on a busy machine some may be
@@ -70,7 +70,7 @@ def test_long_waits_are_recorded_and_short_ones_counted(rank: Rank) -> None:
 
 
 def test_records_of_a_step_are_bounded(rank: Rank) -> None:
-    """A loop over a validation set within one step leaves a bounded number of records, and all is counted."""
+    """A loop over a validation set in one step leaves a bounded number of records. All waits are counted."""
     for _ in range(MAX_IN_STEP):
         list(loader(pause(0.001)))
     assert len(rank.ended(ActivityKind.DATA_WAIT)) == MAX_IN_STEP
@@ -84,7 +84,7 @@ def test_records_of_a_step_are_bounded(rank: Rank) -> None:
     "error", [ValueError("a bad sample"), GeneratorExit(), KeyboardInterrupt(), SystemExit(3), TimeoutError("handler")]
 )
 def test_what_a_dataset_raises_passes_unchanged(rank: Rank, error: BaseException) -> None:
-    """It is the same object, its traceback ends where it was raised, and the time counts without a batch."""
+    """A dataset's exception passes as the same object with the same traceback. Its time counts, without a batch."""
 
     def make(place: int) -> int:
         if place == 2:
@@ -104,7 +104,7 @@ def test_what_a_dataset_raises_passes_unchanged(rank: Rank, error: BaseException
 
 
 def test_end_of_the_data(rank: Rank) -> None:
-    """`StopIteration` ends a loop, and generators that delegate to a loader close it as ever."""
+    """`StopIteration` ends a loop, and generators that delegate to a loader close it as before."""
     assert list(loader(lambda place: place)) == list(range(5))
     iterator = iter(loader(lambda place: place))
     for _ in range(5):
@@ -133,7 +133,7 @@ class Endless(IterableDataset[int]):
 
 
 def test_warnings_of_loaders_are_at_the_same_line(rank: Rank) -> None:
-    """What torch warns of is still at the line of the program that asks for the next batch."""
+    """Torch's warnings still point to the program's line that requests the next batch."""
 
     def warned() -> list[str]:
         loader = DataLoader(Endless())
@@ -152,7 +152,7 @@ def test_warnings_of_loaders_are_at_the_same_line(rank: Rank) -> None:
 
 
 def test_loaders_of_other_libraries(rank: Rank) -> None:
-    """An iterator of one's own, as torchdata has them, is followed although its class is made later; undone with us."""
+    """Iterator classes of other libraries, such as torchdata's, are patched although they are defined later."""
 
     class Own(_SingleProcessDataLoaderIter):
         def _next_data(self) -> Any:
@@ -168,7 +168,7 @@ def test_loaders_of_other_libraries(rank: Rank) -> None:
 
 
 def test_nested_loaders_count_once(rank: Rank) -> None:
-    """A dataset that reads from another loader: the time of the outer wait, and its batches."""
+    """With a loader in a dataset, only the outer waits and batches count."""
 
     class Outer(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
@@ -183,7 +183,7 @@ def test_nested_loaders_count_once(rank: Rank) -> None:
 
 
 def test_other_threads_do_not_count(rank: Rank) -> None:
-    """Threads that fetch ahead do not hold up the step; the thread that ends steps does, whichever that is."""
+    """Waits of prefetching threads do not count. Waits of the thread that ends steps do."""
     thread = threading.Thread(target=lambda: list(loader(pause(0.001))))
     thread.start()
     thread.join()
@@ -200,7 +200,7 @@ def test_other_threads_do_not_count(rank: Rank) -> None:
 
 
 def test_data_wait_of_iterators_of_ones_own(rank: Rank) -> None:
-    """A block counts as one batch, one that raises as none; what it raises passes; without a tape nothing happens."""
+    """A `data_wait` block counts as one batch, or as none if it raises. Without a tape it does nothing."""
     with data_wait():
         time.sleep(0.002)
     with pytest.raises(StopIteration), data_wait():
@@ -214,7 +214,7 @@ def test_data_wait_of_iterators_of_ones_own(rank: Rank) -> None:
 
 
 def test_interrupted_record_leaves_nothing_open(rank: Rank) -> None:
-    """An exception of a signal handler between a record and its number: the record ends, and the exception passes."""
+    """A signal handler's exception between the record and its number passes, and the record ends."""
     with interrupted_behind(TapeWriter.begin_prepared):
         list(loader(pause(0.002)))
     rank.reader.poll()
@@ -224,8 +224,12 @@ def test_interrupted_record_leaves_nothing_open(rank: Rank) -> None:
 @pytest.mark.parametrize(
     ("owner", "missing", "said"),
     [
-        (dataloader, "_BaseDataLoaderIter", "_BaseDataLoaderIter"),
-        (dataloader._BaseDataLoaderIter, "_next_data", "_BaseDataLoaderIter._next_data"),
+        (dataloader, "_BaseDataLoaderIter", "torch.utils.data.dataloader._BaseDataLoaderIter"),
+        (
+            dataloader._BaseDataLoaderIter,
+            "_next_data",
+            "torch.utils.data.dataloader._BaseDataLoaderIter._next_data",
+        ),
     ],
 )
 def test_torch_without_the_class_of_iterators(
@@ -236,7 +240,7 @@ def test_torch_without_the_class_of_iterators(
     missing: str,
     said: str,
 ) -> None:
-    """One line says what is not known; backward passes, and waits that the program names, are counted as ever."""
+    """Without torch's class of iterators there is one warning. Backward passes and `data_wait` still count."""
     monkeypatch.delattr(owner, missing)
     with contextlib.closing(Rank(memory)) as rank:
         with data_wait():

@@ -1,4 +1,4 @@
-"""The scale of gradient scalers on a device, which cannot be read there: by what the host knows, it is exact."""
+"""The loss scale of scalers on a device is computed on the host, exactly and without reading the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_torchdist.capture.parts.steps import StepDetector
 
 @pytest.fixture
 def scales() -> Iterator[LossScales]:
-    """Follows scalers on the CPU as if they were on a device; what torch computes there is what is expected."""
+    """Loss scales that treat scalers on the CPU like those on a device. torch's own scale is the expected value."""
     scales, patches = LossScales(reads_cpu=False), Patches()
     steps = StepDetector(lambda: 0, scales=scales)
     steps.hook(patches)
@@ -26,12 +26,12 @@ def scales() -> Iterator[LossScales]:
 
 
 def optimizer(fused: bool = False) -> torch.optim.Optimizer:
-    """One with a parameter."""
+    """An optimizer with one parameter."""
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, fused=fused)
 
 
 def step(scaler: torch.amp.GradScaler, *optimizers: torch.optim.Optimizer, overflows: bool) -> None:
-    """Step, with an overflow in the gradients of the last one or none."""
+    """Take a step, with or without an overflow in the last optimizer's gradients."""
     scaler.scale(torch.ones(1))
     for one in optimizers:
         value = math.inf if overflows and one is optimizers[-1] else 1.0
@@ -42,7 +42,7 @@ def step(scaler: torch.amp.GradScaler, *optimizers: torch.optim.Optimizer, overf
 
 @pytest.mark.parametrize("seed", range(5))
 def test_followed_scale_is_exact(scales: LossScales, seed: int) -> None:
-    """Whatever overflows: one or two optimizers, growth, backoff by odd factors, and what float32 cannot hold."""
+    """The computed scale equals torch's: one or two optimizers, overflow, growth, odd factors, float32's limits."""
     generator = random.Random(seed)
     scaler = torch.amp.GradScaler(
         "cpu",
@@ -58,7 +58,7 @@ def test_followed_scale_is_exact(scales: LossScales, seed: int) -> None:
 
 
 def test_loaded_and_given_scales(scales: LossScales) -> None:
-    """A checkpoint of a scaler, and a scale that the program sets, are on the host."""
+    """The scale of a loaded checkpoint, and a scale that the program sets, are used."""
     scaler, one = torch.amp.GradScaler("cpu", growth_interval=2), optimizer()
     step(scaler, one, overflows=False)
     saved = scaler.state_dict()
@@ -76,7 +76,7 @@ def test_loaded_and_given_scales(scales: LossScales) -> None:
 
 
 def test_what_is_not_known_is_not_said(scales: LossScales) -> None:
-    """Fused optimizers that do not ask, gradients that are only unscaled, scales in tensors, and disabled scalers."""
+    """The scale is unknown for fused optimizers, gradients that are only unscaled, tensor scales, disabled scalers."""
     fused = torch.amp.GradScaler("cpu")
     step(fused, optimizer(fused=True), overflows=True)
     assert scales.newest is None
@@ -101,7 +101,7 @@ def test_what_is_not_known_is_not_said(scales: LossScales) -> None:
 
 
 def test_scalers_from_before(scales: LossScales) -> None:
-    """The scale of one that was used before recording began is not guessed; FSDP1's has rules of its own."""
+    """The scale of a scaler that is older than the recording is unknown, and so is FSDP1's."""
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     scaler, one = torch.amp.GradScaler("cpu"), optimizer()

@@ -1,4 +1,4 @@
-"""Steps of optimizers that do not end as usual: when each of them ends on the tape."""
+"""The recorded ends of optimizer steps that do not end as usual."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from otel_torchdist.capture.core.torch_api import HOOKED_STEP
 from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.writer import TapeWriter
 from tests.capture.parts.training.rank_here import Rank
@@ -26,18 +27,18 @@ def optimizer(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **options: An
 
 
 def raising() -> float:
-    """Fail in a closure."""
+    """Raise in a closure."""
     raise ZeroDivisionError
 
 
 def raise_within(one: torch.optim.Optimizer) -> None:
-    """A step that is left with an exception."""
+    """Take a step that raises."""
     with contextlib.suppress(ZeroDivisionError):
         one.step(raising)
 
 
 def test_left_with_an_exception(rank: Rank) -> None:
-    """Such a step ends, as left, no later than the next one on its thread begins; none stays open, all others count."""
+    """A step that raised ends as abandoned at the latest when its thread begins the next step. Other steps count."""
     one = optimizer()
     raise_within(one)
     assert len(rank.reader.poll().activities_entered) == 1
@@ -51,8 +52,14 @@ def test_left_with_an_exception(rank: Rank) -> None:
     assert len(batch.steps) == 1
 
 
+def test_hooked_step() -> None:
+    """The code object taken for the steps of all optimizers is what torch puts in place of their `step`."""
+    step: Any = type(optimizer()).step
+    assert step.__code__ is HOOKED_STEP
+
+
 def test_inner_exception_is_the_outer_ones_own(rank: Rank) -> None:
-    """An optimizer that catches what an inner one raises is still in its step, which ends when it returns."""
+    """An optimizer that catches an inner optimizer's exception is still in its step, until it returns."""
     inner = optimizer()
 
     class Outer(torch.optim.SGD):
@@ -71,7 +78,7 @@ def test_inner_exception_is_the_outer_ones_own(rank: Rank) -> None:
 
 
 def test_left_and_nothing_after_it(rank: Rank) -> None:
-    """Where no other step follows, our own thread finds that the step was left; while it runs, it stays open."""
+    """If no other step follows, the rank thread ends a step that raised. A running step stays open."""
     steps = rank.steps.optimizer_steps
     entered, go_on = threading.Event(), threading.Event()
 
@@ -109,7 +116,7 @@ def test_left_and_nothing_after_it(rank: Rank) -> None:
 
 
 def test_end_of_the_tape(rank: Rank) -> None:
-    """When the tape ends, steps that were left are ended, also of threads that are gone; one that runs stays open."""
+    """At the end of the tape, steps that raised are ended, also of ended threads. A running step stays open."""
     raise_within(optimizer())
     thread = threading.Thread(target=raise_within, args=[optimizer()])
     thread.start()
@@ -134,7 +141,7 @@ def test_end_of_the_tape(rank: Rank) -> None:
 
 
 def test_skipped_by_a_scaler(rank: Rank) -> None:
-    """A step that is left out ends the training step as if it were made, so that of a second optimizer ends none."""
+    """A skipped optimizer step ends the training step like a real one. A second optimizer's step does not."""
     first, second = optimizer(), optimizer()
     scaler = torch.amp.GradScaler("cpu")
     for overflows in (first, second, None):
@@ -148,7 +155,7 @@ def test_skipped_by_a_scaler(rank: Rank) -> None:
 
 
 def test_interrupted_between_record_and_number(rank: Rank) -> None:
-    """An exception of a signal handler just after the record was written leaves nothing open."""
+    """A signal handler's exception right after the record is written leaves no record open."""
     one = optimizer()
     with interrupted_behind(TapeWriter.begin_prepared):
         one.step()
@@ -159,9 +166,9 @@ def test_interrupted_between_record_and_number(rank: Rank) -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # from Dynamo of torch 2.13
 def test_compiled_step(rank: Rank) -> None:
-    """A compiled step ends its training step as before, and is no activity: Dynamo would have to break its graph.
+    """A compiled optimizer step ends its training step but is no activity, because that would break Dynamo's graph.
 
-    On Python 3.13 it is one: there Dynamo does not trace the frame that calls hooks, ours or any others.
+    On Python 3.13 it is an activity, because Dynamo does not trace the frame that calls hooks there.
     """
     one = optimizer()
     step = torch.compile(one.step, backend="eager")
@@ -175,7 +182,7 @@ def test_compiled_step(rank: Rank) -> None:
 
 
 def frames_compiled() -> int:
-    """The frames that Dynamo compiles of an optimizer that steps thrice."""
+    """Return the frames that Dynamo compiles in three steps of an optimizer."""
     from torch._dynamo.utils import counters  # takes a second, which all processes that collect tests would spend
 
     torch._dynamo.reset()
@@ -188,7 +195,7 @@ def frames_compiled() -> int:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # as above
 def test_nothing_of_ours_is_compiled(memory: Path) -> None:
-    """Dynamo runs our hooks of optimizers, and all that they call, as they are."""
+    """Dynamo runs our optimizer hooks and their callees without compiling them."""
     without_us = frames_compiled()
     with contextlib.closing(Rank(memory)):
         assert 0 < frames_compiled() <= without_us

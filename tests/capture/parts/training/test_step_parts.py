@@ -1,6 +1,6 @@
-"""Amounts and expectations of a step, and parts of a step that are unknown.
+"""Amounts of work, expected waits, and missing private functions of torch.
 
-The times of its parts are compared with those of a program that times itself in `tests/figures`.
+For the times of a step's parts see `tests/figures`, which compare them with a program that times itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.launch.jobs import Job, Jobs
 
 
 def test_amounts_given_to_mark_step(jobs: Jobs) -> None:
-    """Numbers are counted, also after an overflow of integers; anything else is left out with one warning per name."""
+    """Numbers are counted, also beyond 64 bits. Anything else is ignored with one warning per name."""
     job = jobs.run("steps", 1, "amounts")
     assert job.ranks[0].line() == {"samples": 8, "tokens": 4096, "flops": pytest.approx(2e25)}
     assert [line for line in job.ranks[0].err.splitlines() if "mark_step" in line] == [
@@ -29,7 +29,7 @@ def test_amounts_given_to_mark_step(jobs: Jobs) -> None:
 
 
 def test_damaged_figures(rank: Rank) -> None:
-    """Words that are no number of floating-point operations count as none."""
+    """Words that hold no valid number of floating-point operations count as none."""
     rank.reader.words[FigureWord.FLOPS] = 0x7FF8_0000_0000_0000
     assert rank.figures.flops == 0.0
     rank.reader.words[FigureWord.FLOPS] = 0xFFF0_0000_0000_0000
@@ -39,23 +39,24 @@ def test_damaged_figures(rank: Rank) -> None:
 def test_torch_without_what_ddp_begins_with(
     memory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says what is not known, and the end of a step asks no model."""
+    """Without DDP's private initializer there is one warning, and no model is asked at the end of a step."""
     monkeypatch.delattr(DistributedDataParallel, "_ddp_init_helper")
     with contextlib.closing(Rank(memory)) as rank:
         timers = GradientSync()
         timers.hook(rank.patches)
         timers.step_ended(rank.recorder)
-    assert caplog.messages == ["this torch has no DDP._ddp_init_helper: gradient sync is not timed"]
+    symbol = "torch.nn.parallel.distributed.DistributedDataParallel._ddp_init_helper"
+    assert caplog.messages == [f"this torch has no {symbol}: gradient sync is not timed"]
 
 
 @pytest.fixture(scope="module")
 def expecting(jobs: Jobs) -> Job:
-    """A rank that records what it expects."""
+    """A rank that records expected waits."""
     return jobs.run("expecting")
 
 
 def test_the_longest_counts_and_ends_with_its_block(expecting: Job) -> None:
-    """Nested, after an exception, without a block, with a new process group, and ended twice."""
+    """The longest expectation counts: nested, after an exception, without a block, with a new group, ended twice."""
     assert expecting.ranks[0].line()["seen"] == [0, 100, 100, 1000, 100, 0, 0, 200, 200, 0, 0]
 
 
@@ -65,7 +66,7 @@ def test_for_ever_is_very_long(expecting: Job) -> None:
 
 
 def test_what_is_no_time_is_one_warning(expecting: Job) -> None:
-    """A negative value or a non-number is refused with one warning that names it, and nothing is expected."""
+    """A negative or non-numeric duration is ignored with one warning."""
     warnings = [line for line in expecting.ranks[0].err.splitlines() if "expect_wait" in line]
     assert warnings == [
         "expect_wait(-1): ignored, not a non-negative number of seconds",

@@ -1,4 +1,4 @@
-"""Training steps on the tapes of jobs: where each ends, and which steps of optimizers are recorded within them."""
+"""The ends of training steps on the tapes of jobs, and the optimizer steps within them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def optimizer_steps(tape: RecordedTape) -> list[tuple[Activity, str]]:
     ],
 )
 def test_steps(tape_of: TapeOf, way: str, sequences: list[int], scales: list[float | None] | None) -> None:
-    """Each way of training gives the expected steps, each with sequence and loss scale at its end."""
+    """Each kind of training has the expected steps, with sequence number and loss scale at each end."""
     tape = tape_of(way)
     assert [(mark.step, mark.sequence) for mark in tape.steps] == list(enumerate(sequences))
     assert tape.status.step == len(sequences)
@@ -82,7 +82,7 @@ def test_steps(tape_of: TapeOf, way: str, sequences: list[int], scales: list[flo
     ],
 )
 def test_steps_of_optimizers(tape_of: TapeOf, way: str, steps: dict[str, int]) -> None:
-    """Every outermost step on any thread is recorded, up to a bound in each training step, with its class."""
+    """Every outermost optimizer step on any thread is recorded with its class, up to a maximum per training step."""
     found = optimizer_steps(tape_of(way))
     assert Counter(optimizer for _, optimizer in found) == steps
     assert {activity.how for activity, _ in found} == {How.CALL}
@@ -90,7 +90,7 @@ def test_steps_of_optimizers(tape_of: TapeOf, way: str, steps: dict[str, int]) -
 
 
 def test_optimizer_belongs_to_the_step_that_it_ends(tape_of: TapeOf) -> None:
-    """It begins behind the collectives of its training step, and ends before that does."""
+    """An optimizer step starts after the collectives of the training step that it ends, and is part of it."""
     tape = tape_of("one_optimizer")
     for (activity, _), mark in zip(optimizer_steps(tape), tape.steps, strict=True):
         last = [operation.raw for operation in tape.operations if operation.raw.step == mark.step][-1]
@@ -100,7 +100,7 @@ def test_optimizer_belongs_to_the_step_that_it_ends(tape_of: TapeOf) -> None:
 
 
 def test_collectives_within_an_optimizer(tape_of: TapeOf) -> None:
-    """LBFGS calls its closure, with backward and collectives, within its step; these stay operations."""
+    """LBFGS calls its closure, with backward and collectives, in its step. These are recorded as operations."""
     tape = tape_of("closures")
     assert [optimizer for _, optimizer in optimizer_steps(tape)] == ["LBFGS"] * 5
     for number, (activity, _) in enumerate(optimizer_steps(tape)):
@@ -112,5 +112,5 @@ def test_collectives_within_an_optimizer(tape_of: TapeOf) -> None:
 
 
 def test_killed_within_an_optimizer(tape_of: TapeOf) -> None:
-    """A step in which its process is killed stays open on the tape."""
+    """A step in which the process is killed stays open on the tape."""
     assert [activity.how for activity, _ in optimizer_steps(tape_of("killed"))] == [How.CALL, None]

@@ -1,4 +1,4 @@
-"""A rank that never destroys its group, which says when the interpreter does; the argument is a module to import."""
+"""A rank that never destroys its group. Reports when the interpreter does. The argument is a module to import."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Group(dist.ProcessGroup):
         return "said"
 
     def __del__(self, write: Any = os.write) -> None:
-        """Say so; what is global is gone by then."""
+        """Report the destruction. Globals are gone by then."""
         write(1, b"destroyed\n")
 
 

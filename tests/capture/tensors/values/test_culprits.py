@@ -1,10 +1,10 @@
-"""The parameter to which a bad value belongs is named, in the buckets of DDP and the units of FSDP."""
+"""The parameter with a non-finite gradient is named, in buckets of DDP and units of FSDP."""
 
 from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.model.rank_values import NonFiniteInput
+from otel_torchdist.model.rank_state.values import NonFiniteInput
 from tests.support.launch.jobs import Jobs
 from tests.support.worlds.finished import world_of_job
 
@@ -17,7 +17,7 @@ Named = tuple[list[str], list[NonFiniteInput]]
 
 @pytest.fixture(scope="module")
 def named(jobs: Jobs) -> dict[str, Named]:
-    """The parameters that were spoilt in each part of a job, and what is known of the operations that sent them."""
+    """Return the spoiled parameters of each part of a job, and the culprits on the tape."""
     job = jobs.run("names_culprits", RANKS)
     values = {view.rank: view.values for view in world_of_job(job).ranks.values()}
     assert values[1 - BAD_RANK].non_finite == ()
@@ -28,7 +28,7 @@ def named(jobs: Jobs) -> dict[str, Named]:
 
 
 def test_in_buckets(named: dict[str, Named]) -> None:
-    """The right one is named in each step: also in that in which DDP rebuilds its buckets, in another order."""
+    """The right parameter is named in each step, also while DDP rebuilds its buckets in another order."""
     spoilt, found = named["rebuilt"]
     assert [one.parameters and one.parameters.text for one in found] == spoilt
     counts = {one.parameters.count for one in found[KNOWN_AFTER:] if one.parameters is not None}
@@ -36,14 +36,14 @@ def test_in_buckets(named: dict[str, Named]) -> None:
 
 
 def test_in_buckets_that_are_never_rebuilt(named: dict[str, Named]) -> None:
-    """Those of models with unused parameters are in the order of the model."""
+    """Buckets of models with unused parameters are never rebuilt, and stay in the order of the model."""
     spoilt, found = named["never_rebuilt"]
     assert [one.parameters and one.parameters.text for one in found] == spoilt
     assert all(one.label.startswith("DDP bucket") for one in found)
 
 
 def test_in_units(named: dict[str, Named]) -> None:
-    """Each rank's part of a unit's gradients has a part of each parameter."""
+    """In FSDP, each rank's part of the message has a part of each parameter, and the right parameter is named."""
     spoilt, found = named["fsdp"]
     assert [one.parameters and one.parameters.text for one in found] == spoilt
     assert [one.parameters and one.parameters.count for one in found] == [2, 2, 4, 4, 4, 4]

@@ -1,4 +1,4 @@
-"""Statistics of float8 tensors: those of their values, exactly, whatever these are."""
+"""Statistics of float8 tensors are exact for all values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DTYPES = sorted(FLOAT8, key=str)
 
 @given(st.sampled_from(DTYPES), st.lists(st.integers(0, 255), min_size=1, max_size=40))
 def test_extremes_are_exact(dtype: torch.dtype, codes: list[int]) -> None:
-    """Of any values, in any order: as torch's own, converted to float32; NaN if one is not a number."""
+    """Extremes equal torch's after conversion to float32, for any values in any order; NaN if any value is NaN."""
     tensor = torch.tensor(codes, dtype=torch.uint8).view(dtype)
     smallest, largest = extremes_of_float8(tensor)
     known = tensor.float()
@@ -39,7 +39,7 @@ def test_extremes_are_exact(dtype: torch.dtype, codes: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_histogram(dtype: torch.dtype) -> None:
-    """Means and shares are those of the values; casts of what is too large count as saturated."""
+    """Means and shares are those of the values. Clipped values count as saturated."""
     torch.manual_seed(0)
     largest = torch.finfo(dtype).max
     values = torch.cat([torch.randn(1_000), torch.zeros(50), torch.full((30,), largest), torch.full((20,), -largest)])
@@ -53,7 +53,7 @@ def test_histogram(dtype: torch.dtype) -> None:
 
 
 def test_statistics_of_several() -> None:
-    """Large, strided and mixed tensors are described; the share of saturated numbers only where all are float8."""
+    """Large, strided and mixed tensors have statistics; the saturated share only if all are float8."""
     large = torch.full((300_000,), 2.0).to(torch.float8_e4m3fn)
     strided = torch.full((4, 6), -448.0).to(torch.float8_e4m3fn).t()[1:]
     assert select_inputs([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]).described == (large, strided)
@@ -68,13 +68,13 @@ def test_statistics_of_several() -> None:
 
 
 def test_largest_numbers() -> None:
-    """Those that readers know without torch are torch's."""
+    """The largest numbers that readers know without torch equal torch's."""
     known = {one: torch.finfo(getattr(torch, one.name.lower())).max for one in NumberFormat if one}
     assert known == LARGEST
 
 
 def test_float8_on_its_way(jobs: Jobs) -> None:
-    """What one rank sends to the other is described in its record: range, headroom, shares of zeros and saturation."""
+    """The record of a float8 message has range, headroom, and shares of zeros and saturation."""
     sender, _ = jobs.run("sends_float8", 2).tapes
     [sent] = [one.raw.numerics for one in sender.operations if one.raw.numerics is not None]
     assert (sent.smallest, sent.largest, sent.headroom) == (-448.0, 1.5, 0.0)

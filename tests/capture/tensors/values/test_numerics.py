@@ -1,6 +1,6 @@
-"""Values of real trainings: the rank that brings the first NaN is found in every kind, and nothing else is.
+"""Numerics of real trainings: the rank with the first NaN is found in each kind of training, without false alarms.
 
-Trainings without a bad value are in `tests/jobs/worlds`.
+Trainings without a NaN are in `tests/jobs/worlds`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LATER = ("tensor_parallel", "pipeline")
 @pytest.mark.parametrize("bad_rank", [pytest.param(0, marks=THOROUGH), 1, pytest.param(2, marks=THOROUGH)])
 @pytest.mark.parametrize("kind", [pytest.param(one, marks=[THOROUGH] * (one in LATER)) for one in KINDS])
 def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
-    """Whichever rank brings it, it alone is named, with the step."""
+    """The rank with the first NaN is named, with the step, and no other rank."""
     [found] = findings_of(jobs.run("numeric", RANKS, kind, str(bad_rank)))
     assert isinstance(found, NonFinite)
     assert (found.ranks, found.are_first, found.is_nan) == ((bad_rank,), True, True)
@@ -37,7 +37,7 @@ def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
 
 
 def test_some_ranks_look(jobs: Jobs) -> None:
-    """The others record nothing of their values and are not said to be finite; no rank is called the first."""
+    """Ranks outside of the setting record no numerics and do not count as finite, so no rank is called the first."""
     job = jobs.run("numeric", RANKS, "fsdp", "2", "0", "2")
     [found] = findings_of(job)
     assert isinstance(found, NonFinite)
@@ -49,14 +49,14 @@ def test_some_ranks_look(jobs: Jobs) -> None:
 
 
 def test_what_is_right_is_no_finding(jobs: Jobs) -> None:
-    """NaN in masks, start values and buffers that are overwritten; results that differ by right; odd tensors."""
+    """There is no finding for NaN in masks, initial values and overwritten buffers, and for unusual tensors."""
     job = jobs.run("numeric", RANKS, "on_purpose", str(NO_RANK))
     assert findings_of(job) == []
     assert not any("internal error" in rank.err for rank in job.ranks)
 
 
 def test_what_is_not_over_is_not_compared(jobs: Jobs) -> None:
-    """Where an optimizer waits in its step, results of those that are ahead are not there before it."""
+    """Outputs are not compared before the optimizer has waited for them in its step."""
     job = jobs.run("numeric", RANKS, "waits_late", str(NO_RANK))
     assert findings_of(job) == []
     for view in world_of_job(job).ranks.values():
@@ -64,7 +64,7 @@ def test_what_is_not_over_is_not_compared(jobs: Jobs) -> None:
 
 
 def test_all_members_sample_the_same(jobs: Jobs) -> None:
-    """Of large broadcasts too, of which only the root has inputs."""
+    """All members sample the same operations, also large broadcasts, whose inputs only the root has."""
     sampled = [
         [one.operation_id.sequence for one in view.values.outputs]
         for view in world_of_job(jobs.run("numeric", RANKS, "large", str(NO_RANK))).ranks.values()
@@ -74,6 +74,6 @@ def test_all_members_sample_the_same(jobs: Jobs) -> None:
 
 
 def test_training_is_bit_identical(jobs: Jobs) -> None:
-    """Parameters and random state after a training with dropout are those of a bare one."""
+    """Parameters and random state after a training with dropout equal those without numerics."""
     job = jobs.run("numeric", 2, "twice", str(NO_RANK))
     assert [done.line() for done in job.ranks] == [{"same": True}] * 2

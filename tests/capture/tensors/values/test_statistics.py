@@ -1,4 +1,4 @@
-"""Statistics and checksums of tensors: right for all types and layouts, and no false alarms."""
+"""Statistics and checksums of tensors are correct for all types and layouts, without false alarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_torchdist.capture.tensors.device_values import parameters_in, row_of_parameters
 from otel_torchdist.capture.tensors.eligible import select_inputs
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of, sample_of
-from otel_torchdist.tape.records.numerics import mixed, summed
+from otel_torchdist.tape.records.numerics import mix_checksum, sum_checksums
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -21,7 +21,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 4_999, 9_999])
 def test_one_bad_value_is_found(dtype: torch.dtype, bad: float, place: int) -> None:
-    """Wherever it is, and whatever it is."""
+    """A single non-finite value is found, whatever its position and kind."""
     tensor = torch.ones(10_000, dtype=dtype)
     assert extremes_of([tensor]).is_finite
     tensor[place] = bad
@@ -35,7 +35,7 @@ def test_one_bad_value_is_found(dtype: torch.dtype, bad: float, place: int) -> N
     [(torch.float16, 60_000.0, 1_000), (torch.float32, 1e20, 10), (torch.bfloat16, 1e30, 10)],
 )
 def test_large_finite_values_are_no_alarm(dtype: torch.dtype, value: float, count: int) -> None:
-    """Sums and norms of these are infinite in their own type; the range is not."""
+    """Large finite values are finite, although their sum and norm overflow in their type."""
     tensor = torch.full((count,), value, dtype=dtype)
     found = extremes_of([tensor])
     assert found.is_finite
@@ -45,7 +45,7 @@ def test_large_finite_values_are_no_alarm(dtype: torch.dtype, value: float, coun
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1, 100, 300_000])
 def test_moments(dtype: torch.dtype, size: int) -> None:
-    """Mean, norm, and shares of zeros and subnormal numbers, of two tensors together."""
+    """Mean, norm, and shares of zeros and subnormal numbers are those of two tensors together."""
     torch.manual_seed(size)
     tensors = [torch.randn(size).to(dtype), torch.zeros(size, dtype=dtype)]
     tiny = torch.finfo(dtype).tiny
@@ -59,7 +59,7 @@ def test_moments(dtype: torch.dtype, size: int) -> None:
 
 
 def test_sample_is_spread() -> None:
-    """A large tensor is sampled from its beginning to its end; a view of another layout at its beginning."""
+    """The sample of a large tensor spans all of it; of a non-dense view, its first elements."""
     tensor = torch.arange(10_000_000, dtype=torch.float32)
     sample = sample_of(tensor)
     assert sample.numel() == 65_536
@@ -69,7 +69,7 @@ def test_sample_is_spread() -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated, and still in use
 def test_what_is_not_described() -> None:
-    """Types and layouts without extremes are left out, and nothing raises."""
+    """Types and layouts without extremes are left out without an exception."""
     others = [
         torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.complex64).conj(),
         torch.ones(3).to(torch.float8_e8m0fnu), torch.empty(0), torch.ones(3, device="meta"),
@@ -86,7 +86,7 @@ def test_what_is_not_described() -> None:
 
 
 def test_nothing_is_recorded_for_autograd() -> None:
-    """Tensors that need gradients are looked at without a graph, and the random state stays as it is."""
+    """Tensors that require gradients are examined without a graph, and the random state is unchanged."""
     tensor = torch.ones(5, requires_grad=True)
     before = torch.get_rng_state()
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_nothing_is_recorded_for_autograd() -> None:
 
 @given(st.integers(1, 3_000), st.sampled_from(DTYPES), st.data())
 def test_any_flipped_bit_changes_the_checksum(size: int, dtype: torch.dtype, data: st.DataObject) -> None:
-    """Wherever the bit is, in lanes or in the rest; also the sign of zero."""
+    """Any flipped bit changes the checksum, in lanes and in the remaining bytes, also the sign of zero."""
     tensor = torch.arange(size).to(dtype)
     before = checksum_of([tensor])
     raw = tensor.view(torch.uint8)
@@ -112,7 +112,7 @@ def test_any_flipped_bit_changes_the_checksum(size: int, dtype: torch.dtype, dat
 
 @pytest.mark.parametrize("size", [1, 63, 511, 512, 513, 4_096, 100_003])
 def test_the_checksum_depends_on_the_values_only(size: int) -> None:
-    """Not on where a tensor lies, how it is aligned, or whether it is contiguous."""
+    """The checksum does not depend on address, alignment or contiguity."""
     values = torch.randn(size)
     shifted = torch.empty(size + 1)[1:].copy_(values)
     strided = torch.empty(size, 2)[:, 1].copy_(values)
@@ -121,14 +121,14 @@ def test_the_checksum_depends_on_the_values_only(size: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 6, 77])
 def test_elements_are_taken_as_they_lie_in_memory(stride: int) -> None:
-    """Which is how c10d sends them, whatever the stride of a dimension that has one element."""
+    """Elements are read in memory order, as c10d sends them, whatever the strides of dimensions of size one."""
     values = torch.randn(6)
     turned = values.as_strided((2, 1, 3), (1, stride, 2))
     assert checksum_of([turned]) == checksum_of([values]) != checksum_of([turned.contiguous()])
 
 
 def test_exchanged_parts_change_the_checksum() -> None:
-    """Two parts that have changed places, or two tensors."""
+    """Swapping two parts, or two tensors, changes the checksum."""
     first, second = torch.randn(8_192), torch.randn(8_192)
     assert checksum_of([first, second]) != checksum_of([second, first])
     assert checksum_of([torch.cat([first, second])]) != checksum_of([torch.cat([second, first])])
@@ -137,10 +137,12 @@ def test_exchanged_parts_change_the_checksum() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 64, 300])
 def test_sums_of_parameters_on_devices(count: int) -> None:
-    """What a device computes for any number of parameters is what the host computes, bit by bit."""
+    """The device's sums of any number of parameters equal the host's bit by bit."""
     torch.manual_seed(count)
     tensors = [torch.randn(1 + place % 90) for place in range(count)]
     salts = [torch.randint(0, 1 << 32, ()).item() for _ in tensors]
     row = row_of_parameters(tensors, [int(salt) for salt in salts])
-    expected = summed([mixed(checksum_of([tensor]), int(salt)) for tensor, salt in zip(tensors, salts, strict=True)])
+    expected = sum_checksums(
+        [mix_checksum(checksum_of([tensor]), int(salt)) for tensor, salt in zip(tensors, salts, strict=True)]
+    )
     assert parameters_in(row.numpy().tobytes()) == expected

@@ -1,4 +1,4 @@
-"""Ranks with hooks; each part reports what its hooks were called with, and what became of the operations."""
+"""Ranks with hooks. Each part reports the hook calls and the fate of the operations."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def every_route() -> None:
 
 
 def changes() -> None:
-    """What a hook changes is what is sent."""
+    """Send inputs that a hook has changed."""
 
     def change(call: OperationCall) -> None:
         if call.rank == 1:
@@ -85,16 +85,16 @@ def changes() -> None:
 
 
 class OddValueError(Exception):
-    """What a program raises."""
+    """An exception of the program."""
 
 
 def refuse(call: OperationCall) -> None:
-    """A check that fails."""
+    """A check that raises."""
     raise OddValueError(call.operation, call.sequence)
 
 
 def raises() -> None:
-    """What a hook raises reaches the program; the operation is not issued, or is over."""
+    """Raise in hooks before and after operations."""
     tensor = torch.ones(3)
     found: list[Any] = []
     for when, call in (
@@ -143,7 +143,7 @@ def coalesced() -> None:
 
 
 def over_at_once(capture: Capture) -> None:
-    """Operations whose end our own thread has seen, or not, when the caller gets their Work."""
+    """Issue operations whose end the rank thread has or has not seen when the caller gets their Work."""
     ended = threading.Event()
 
     works = part_of(capture, Works)
@@ -166,7 +166,7 @@ def over_at_once(capture: Capture) -> None:
 
 
 def trained() -> str:
-    """A hash of what a training with dropout arrives at."""
+    """Return a hash of the result of a training with dropout."""
     torch.manual_seed(7)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
     optimizer = torch.optim.AdamW(model.parameters())

@@ -41,7 +41,7 @@ def sharded(mesh: Any, model: nn.Sequential) -> nn.Sequential:
 
 
 def hsdp() -> tuple[nn.Module, list[Any]]:
-    """Two replicas of two shards; an optimizer that has no names, and one that does."""
+    """Two replicas of two shards, with an optimizer with names and one without."""
     model = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")), layers())
     named: Any = list(model[2:].named_parameters())
     return model, [torch.optim.AdamW(model[0].parameters(), lr=0.01), torch.optim.AdamW(named, lr=0.01)]
@@ -86,7 +86,7 @@ def plain() -> tuple[nn.Module, list[Any]]:
 
 
 def reordered() -> tuple[nn.Module, list[Any]]:
-    """The same, with steps in another order on odd ranks: at no moment have all ranks made the same ones."""
+    """Step optimizers in another order on odd ranks: at no moment have all ranks stepped the same ones."""
     model, optimizers = plain()
     return model, optimizers[:: -1 if rank() % 2 else 1]
 
@@ -97,7 +97,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, list[Any]]]] = {
 
 
 def batch(kind: str, nth: int) -> Any:
-    """What ranks of a data parallel group have for themselves, and those of a tensor parallel group in common."""
+    """Return a batch: different in each data parallel rank, equal in a tensor parallel group."""
     is_common = kind in ("plain", "reordered")
     of_rank = 0 if is_common else rank() // 2 if kind == "with_tensor_parallel" else rank()
     values = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * nth + of_rank))

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from otel_torchdist.cli.export.recording_spans.recording import ImportedFindings as Findings
-from otel_torchdist.cli.export.recording_spans.recording import Judgement, Provenance, Recording, choose, recording_of
+from otel_torchdist.cli.export.recording_spans.recording import Judgment, Provenance, Recording, choose, recording_of
 from otel_torchdist.cli.export.recording_spans.recording import WantedCalls as Selection
 from otel_torchdist.judge.verdict.past.last_moment import last_moment
 from otel_torchdist.judge.verdict.past.post_mortem import judge
@@ -23,10 +23,10 @@ from tests.support.worlds.schedule import RecordedRank
 
 @dataclass(frozen=True)
 class Found:
-    """What is read of dumps.
+    """The content of dumps.
 
     Attributes:
-        findings: What their last calls show.
+        findings: Verdicts on the last calls.
         histories: All recorded calls of each rank.
     """
 
@@ -65,7 +65,7 @@ class RecordedWorld(FakeWorld):
         findings = Findings(
             provenance=Provenance("flight recorder", len(here), ("2.10",), ("2.27.3",), missing),
             world=world,
-            judgements=(Judgement(verdict, text_of(verdict, world)),) if verdict is not None else (),
+            judgments=(Judgment(verdict, text_of(verdict, world)),) if verdict is not None else (),
             threshold_ns=rules.threshold_ns,
         )
         size = len(self.ranks)
@@ -74,7 +74,7 @@ class RecordedWorld(FakeWorld):
 
 
 def text_of(verdict: Verdict, world: WorldSnapshot) -> str:
-    """A verdict in words, as for dumps whose time is not known."""
+    """Return the text of a verdict on dumps of unknown time."""
     return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9, "up to")
 
 
@@ -90,7 +90,7 @@ def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:
 
 
 def at(found: Found, now_ns: int) -> Found:
-    """The same as if it had been recorded at another time."""
+    """Return the same recording, shifted in time."""
     world = found.findings.world
     offset_ns = now_ns - world.taken_ns
     views = world.ranks.items()

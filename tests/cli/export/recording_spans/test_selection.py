@@ -1,4 +1,4 @@
-"""Which ranks and calls are chosen, and that what is left out is counted."""
+"""The choice of ranks and calls, and the count of calls left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from otel_torchdist.cli.export.recording_spans.recording import MAX_CALLS, MAX_RANKS, USUAL_LAST
+from otel_torchdist.cli.export.recording_spans.recording import DEFAULT_CALLS, MAX_CALLS, MAX_RANKS
 from otel_torchdist.model.calls import OperationView
 from tests.cli.export.recording_spans.recordings import RecordedWorld, stalled
 from tests.support.worlds.fake_world import WALL_OFFSET_NS, group_of
@@ -15,7 +15,7 @@ NOW_S = 60.0
 
 
 def sequences(operations: tuple[OperationView, ...]) -> list[int]:
-    """Where the calls are in their group."""
+    """Return the sequence numbers of the calls."""
     return [operation.record.sequence for operation in operations]
 
 
@@ -32,7 +32,7 @@ def test_the_newest_calls_of_each_rank() -> None:
 
 
 def test_an_open_call_is_never_left_out() -> None:
-    """However many calls have followed in other groups: the verdict rests on it."""
+    """An open call is kept however many calls followed in other groups: the verdict is based on it."""
     world = RecordedWorld(2)
     everyone, pair = group_of(0, 1), group_of(0, 1, nth=1)
     world.recorded[0].enter(everyone, 0.0, blocking=False)
@@ -44,8 +44,8 @@ def test_an_open_call_is_never_left_out() -> None:
 
 def test_the_usual_number_is_lower_among_many_ranks() -> None:
     """A trace has a bounded number of calls unless the user states how many of each rank."""
-    few = stalled(ranks=4, calls=USUAL_LAST + 50).found(NOW_S)
-    assert few.selected().choice.last == USUAL_LAST
+    few = stalled(ranks=4, calls=DEFAULT_CALLS + 50).found(NOW_S)
+    assert few.selected().choice.last == DEFAULT_CALLS
     many = stalled(ranks=MAX_RANKS, calls=100).found(NOW_S)
     assert many.selected().choice.last == MAX_CALLS // MAX_RANKS
     assert sum(len(rank.operations) for rank in many.selected().ranks) <= MAX_CALLS

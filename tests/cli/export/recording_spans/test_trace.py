@@ -12,8 +12,8 @@ import pytest
 
 from otel_torchdist.cli.export.recording_spans.trace import Traces, traces_of
 from otel_torchdist.model.calls import UNREAD
+from otel_torchdist.model.ids import run_label
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.model.naming import run_label
 from otel_torchdist.telemetry import semconv
 from otel_torchdist.telemetry.spans.finished_spans import FinishedSpan
 from tests.cli.export.recording_spans.recordings import Found, RecordedWorld, stalled
@@ -25,7 +25,7 @@ NOW_S = 60.0
 
 
 def imported(found: Found, last: int | None = None, ranks: frozenset[int] | None = None) -> Traces:
-    """The spans of what was read, checked as every sink does: no id twice, and no span before its parent."""
+    """Return the spans of a recording, after the checks of a sink: unique ids, parents first."""
     traces = traces_of(found.selected(last, ranks))
     MemorySink().emit(traces.spans)
     return traces
@@ -47,7 +47,7 @@ def under(traces: Traces, parent: FinishedSpan) -> list[FinishedSpan]:
 
 
 def test_root_ranks_and_calls() -> None:
-    """One root states what was read, a bar for each rank lies below it, and below that each of its calls."""
+    """The root describes the import. Below it is a bar for each rank, and below that its calls."""
     found = stalled(calls=20).found(NOW_S)
     traces = imported(found)
     [root] = named(traces, "imported flight recorder")
@@ -74,7 +74,7 @@ def test_root_ranks_and_calls() -> None:
 
 
 def test_a_call_has_the_attributes_of_a_live_span() -> None:
-    """A call that has ended lasts until the watchdog saw its end; what no dump knows (step, blocking) is left out."""
+    """A completed call lasts until the watchdog saw its end. Attributes that dumps lack, such as steps, are missing."""
     traces = imported(stalled(calls=1).found(NOW_S))
     span = named(traces, "all_reduce")[1]
     assert (span.start_ns, span.end_ns) == (EPOCH_NS, EPOCH_NS + SECOND // 1000)
@@ -142,7 +142,7 @@ def test_ranks_that_are_named_stand_out() -> None:
 
 
 def test_a_named_rank_without_calls_spans_the_trace() -> None:
-    """A rank whose dump is empty is the one to look at: its bar is as long as the whole trace."""
+    """The bar of a named rank with an empty dump is as long as the trace."""
     world = stalled(calls=5)
     world.recorded[2].ended.clear()
     traces = imported(world.found(NOW_S))
@@ -184,7 +184,7 @@ def test_every_open_call_of_a_rank_is_explained() -> None:
 
 
 def test_what_no_dump_records_is_left_out() -> None:
-    """Neither steps nor tags nor reduce ops: a 0 or `?` there would be invented. The peer is known."""
+    """Steps, tags and reduce ops are left out rather than shown as 0 or `?`. The peer is known."""
     world = RecordedWorld(2)
     pair = group_of(0, 1)
     world.recorded[0].enter(pair, 0, "send", flags=Flag.POINT_TO_POINT, peer=1, tag=1, reduce_op="")
@@ -220,7 +220,7 @@ def test_a_call_that_raised_shows_its_error() -> None:
 
 
 def test_a_second_import_makes_the_same_spans() -> None:
-    """Spans are equal to the last attribute, whatever the order of the files: a backend shows them once."""
+    """Spans are identical for any order of the files, so a backend shows them once."""
     found = stalled(calls=30).found(NOW_S)
     shuffled = list(found.histories)
     random.Random(4).shuffle(shuffled)
@@ -230,7 +230,7 @@ def test_a_second_import_makes_the_same_spans() -> None:
 
 
 def test_a_stated_world_size_changes_spans_not_the_run() -> None:
-    """`--world-size` says how many ranks there are: what was recorded stays the same run, in other spans."""
+    """With another `--world-size`, the run stays the same, but its spans have other ids."""
     found = stalled(calls=3).found(NOW_S)
     stated = dataclasses.replace(
         found, histories=tuple(dataclasses.replace(one, world_size=9) for one in found.histories)
@@ -244,14 +244,14 @@ def test_a_stated_world_size_changes_spans_not_the_run() -> None:
     [
         lambda one: imported(one, last=7),
         lambda one: imported(one, ranks=frozenset({0, 2})),
-        lambda one: imported(with_findings(one, judgements=())),
+        lambda one: imported(with_findings(one, judgments=())),
         lambda one: imported(with_findings(one, threshold_ns=one.findings.threshold_ns // 2)),
         lambda one: imported(dataclasses.replace(one, histories=one.histories[1:])),
     ],
     ids=["last", "ranks", "verdicts", "threshold", "files"],
 )
 def test_no_id_stands_for_two_different_spans(changed: Callable[[Found], Traces]) -> None:
-    """What is chosen otherwise has other traces: equal ids with different contents would be shown twice."""
+    """Another selection of calls has other trace ids: a backend would mix spans with equal ids."""
     found = stalled(calls=30).found(NOW_S)
     ids = {(span.trace_id, span.span_id) for span in imported(found).spans}
     assert ids.isdisjoint((span.trace_id, span.span_id) for span in changed(found).spans)

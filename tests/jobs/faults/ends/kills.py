@@ -27,11 +27,11 @@ from typing import Any
 
 import msgspec
 
-from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
-from otel_torchdist.cli.diagnose.result import result_of
 from otel_torchdist.judge.verdict.rules import StallRules
-from otel_torchdist.model.naming import plain_rank
+from otel_torchdist.model.text import plain_rank
 from otel_torchdist.node.job.runs.runs import index_of
+from otel_torchdist.runs.diagnosis.diagnosis import diagnose_run
+from otel_torchdist.runs.diagnosis.result import result_of
 from otel_torchdist.telemetry import semconv
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from otel_torchdist.judge.stall.events import Event, Occasion, VerdictGiven
 from otel_torchdist.judge.stall.watch import CHECK_S
-from otel_torchdist.model.finding import Finding
+from otel_torchdist.model.reports.finding import Finding
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.simulated.routines import ROUTINES, Routine
 from tests.jobs.faults.simulated.simulated_job import SimulatedJob, Watched

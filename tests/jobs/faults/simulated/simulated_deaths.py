@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.model.lives import Death, Stopped
+from otel_torchdist.model.rank_state.lives import Death, Stopped
 from otel_torchdist.node.processes.death_watch import DeathWatch
 from otel_torchdist.tape.identity import TapeIdentity
 

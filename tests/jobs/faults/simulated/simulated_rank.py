@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState
 from otel_torchdist.model.names import CallerName, CallSiteName, GroupName, SignatureName
-from otel_torchdist.model.naming import name_caller
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.text import name_caller
 from otel_torchdist.node.job.requests.stacks import write_stacks
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify

@@ -10,8 +10,8 @@ import pytest
 
 from otel_torchdist.judge.stall.events import VerdictGiven
 from otel_torchdist.judge.stall.findings.stragglers import ArrivalsCompared
-from otel_torchdist.model.finding import Finding, FindingKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import Finding, FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody, logs

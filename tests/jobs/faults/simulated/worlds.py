@@ -19,11 +19,11 @@ from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
-from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_state.lives import Stopped
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0
@@ -249,8 +249,8 @@ class _Maker:
             channel: Progress(
                 entered=sequence,
                 completed=self._done[rank].get(channel, 0),
-                seen_out=self._done[rank].get(channel, 0),
-                seen_out_ns=START_NS,
+                end_observed=self._done[rank].get(channel, 0),
+                end_observed_ns=START_NS,
                 recent=(
                     *([Arrival(sequence - 1, ODD if rank == self._was_odd else SUM, -1)] if sequence > 1 else []),
                     Arrival(sequence, self._calls.get((rank, channel), SUM), -1),

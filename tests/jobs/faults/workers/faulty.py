@@ -305,7 +305,7 @@ def cut() -> None:
 
 
 def engine() -> None:
-    """Rank 0 sends weights to an engine, in a world that both make by hand; the engine generates for ever."""
+    """Rank 0 sends weights to an engine in a standalone process group; the engine generates forever."""
     if rank == 0:
         dist.broadcast(gradient, src=0, group=transfer[0])
     dist.all_reduce(gradient)

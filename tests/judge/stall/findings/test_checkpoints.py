@@ -1,11 +1,11 @@
-"""Which checkpoints have failed, and which ranks are named."""
+"""Findings on checkpoints that could not be saved, and the ranks that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from otel_torchdist.judge.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
-from otel_torchdist.model.occupations import FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.rank_state.occupations import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 
@@ -13,14 +13,14 @@ SETTLED_S = SETTLED_NS / SECOND
 
 
 def failed(number: int, error: str = "OSError", path: str = "/ckpt/1", stage: str = "write_data") -> FailedCheckpoint:
-    """A failed save; a `CheckpointException` the rank only received."""
+    """Build a failed save; a `CheckpointException` is one that the rank only received."""
     is_cause = error != "CheckpointException"
     message = "No space left on device" if is_cause else "OSError: No space left on device"
     return FailedCheckpoint(number, "save", path, stage, error, message, 7, START_NS, is_cause)
 
 
 def world_of(failures: Mapping[int, tuple[FailedCheckpoint, ...]], now_s: float = 10.0) -> WorldSnapshot:
-    """Three ranks, some of which have failed to save."""
+    """Build three ranks, some with failed saves."""
     world = FakeWorld(3)
     for rank, of_rank in failures.items():
         world.ranks[rank].checkpoints = RankCheckpoints(failed=of_rank)
@@ -28,14 +28,14 @@ def world_of(failures: Mapping[int, tuple[FailedCheckpoint, ...]], now_s: float 
 
 
 def found_in(failures: Mapping[int, tuple[FailedCheckpoint, ...]]) -> list[SaveFailed]:
-    """What is found once all have been waited for."""
+    """Return the findings after the delay for other ranks."""
     finder = FailedSaves()
     assert finder.find(world_of(failures)) == []
     return finder.find(world_of(failures, 10.0 + SETTLED_S))
 
 
 def test_the_rank_that_failed_is_named() -> None:
-    """Of three ranks that all got an exception, the one is named on which it was raised."""
+    """Three ranks get an exception: the rank that raised it is named."""
     received = failed(5, "CheckpointException", stage="")
     [found] = found_in({0: (received,), 1: (failed(6),), 2: (received,)})
     assert (found.ranks, found.notified) == ((1,), (0, 2))
@@ -46,7 +46,7 @@ def test_the_rank_that_failed_is_named() -> None:
 
 
 def test_the_rank_is_not_seen() -> None:
-    """If the rank that failed does not report, none is blamed, and the reason is still said."""
+    """If the rank that failed does not report, no rank is blamed, but the reason is stated."""
     [found] = found_in({0: (failed(5, "CheckpointException", stage=""),)})
     assert not found.are_known
     assert found.text == (
@@ -56,7 +56,7 @@ def test_the_rank_is_not_seen() -> None:
 
 
 def test_each_is_found_once() -> None:
-    """Two checkpoints are two findings; the same failures are not found again, a new attempt is."""
+    """Two checkpoints give two findings. The same failures are not reported again, but a new attempt is."""
     failures = {1: (failed(5), failed(9, path="/ckpt/2"))}
     finder = FailedSaves()
     finder.find(world_of(failures))
@@ -68,7 +68,7 @@ def test_each_is_found_once() -> None:
 
 
 def test_later_of_two_settles_first() -> None:
-    """A checkpoint that is reported does not hide another one of the same rank that is still waited for."""
+    """Reporting one checkpoint does not hide another of the same rank that is still pending."""
     finder = FailedSaves()
     first = {1: (failed(9, path="/ckpt/2"),)}
     finder.find(world_of(first, 10.0))

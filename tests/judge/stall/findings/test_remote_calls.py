@@ -1,4 +1,4 @@
-"""Remote procedure calls that cannot go on, and many that can: what is found in snapshots of workers."""
+"""Findings on remote procedure calls that cannot proceed, and calls that can."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from otel_torchdist.agent.exchange.codec import answer_of, views_of
 from otel_torchdist.agent.exchange.wire import decode_answer, encode
 from otel_torchdist.judge.stall.findings.remote_calls import TroubleFinder, troubled_calls
-from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.remote_calls import CallView, WorkerView
+from otel_torchdist.model.reports.finding import FindingKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
@@ -19,19 +19,19 @@ BEGUN_NS = START_NS + SECOND
 
 
 def made(peer: int, thread: int, holds_thread: bool = True) -> CallView:
-    """A call that a thread has made."""
+    """Build a call made by a thread."""
     return CallView(False, "nested", f"worker{peer}", BEGUN_NS, thread, holds_thread)
 
 
 def served(peer: int, thread: int, holds_thread: bool = True) -> CallView:
-    """A call that a thread serves."""
+    """Build a call served by a thread."""
     return CallView(True, "nested", f"worker{peer}", BEGUN_NS, thread, holds_thread)
 
 
 def world_of(
     calls: Mapping[int, tuple[CallView, ...]], now_s: float, threads: int = 2, stopped: int = -1
 ) -> WorldSnapshot:
-    """Workers with these calls open."""
+    """Build workers with these open calls."""
     world = FakeWorld(len(calls))
     if stopped >= 0:
         world.ranks[stopped].stopped, world.ranks[stopped].stopped_since_s = "T", 0.0
@@ -50,7 +50,7 @@ FULL = {
 
 
 def test_full_pools() -> None:
-    """Workers all of whose threads wait for one another are found, once they have for the threshold, and once only."""
+    """Workers whose threads all wait for each other are reported after the threshold, once."""
     finder = TroubleFinder(THRESHOLD_NS)
     found = {now_s: finder.find(world_of(FULL, now_s)) for now_s in range(20, 40)}
     assert [now_s for now_s, one in found.items() if one] == [30]
@@ -61,7 +61,7 @@ def test_full_pools() -> None:
 
 
 def test_time_in_which_nobody_looked() -> None:
-    """A whole job may have been suspended between two passes: what was so for a moment is not found after that."""
+    """A momentary state is not reported after a long pause between two passes: the job may have been suspended."""
     finder = TroubleFinder(THRESHOLD_NS)
     assert finder.find(world_of(FULL, 20)) == []
     assert finder.find(world_of(FULL, 500)) == []
@@ -87,17 +87,17 @@ def test_time_in_which_nobody_looked() -> None:
     ],
 )
 def test_what_can_go_on(calls: Mapping[int, tuple[CallView, ...]]) -> None:
-    """Nothing is found as long as one of these threads is free, computes, or waits for a worker that is not stuck."""
+    """Nothing is reported while one thread is free, computes, or waits for a worker that is not stuck."""
     assert troubled_calls(world_of(calls, 10_000)) == []
 
 
 def test_number_of_threads_not_known() -> None:
-    """Of a worker that had joined before it was recorded, it is not known how many threads it has."""
+    """The number of threads is unknown for a worker that joined before recording began."""
     assert troubled_calls(world_of(FULL, 10_000, threads=0)) == []
 
 
 def test_stopped() -> None:
-    """A stopped worker is named if one that runs has called it; what it has called itself does not matter."""
+    """A stopped worker is named if a running worker has called it. Its own calls do not matter."""
     calls = {0: (made(1, 1),), 1: (served(0, 21), made(2, 22)), 2: (served(1, 31),)}
     [frozen] = troubled_calls(world_of(calls, 21, stopped=1))
     assert (frozen.kind, frozen.ranks) == (FindingKind.FROZEN, (1,))
@@ -108,7 +108,7 @@ def test_stopped() -> None:
 
 
 def test_other_nodes() -> None:
-    """Agents send one another the calls of their workers, on the receiver's clock."""
+    """Agents exchange the calls of their workers, converted to the receiver's clock."""
     world = world_of(FULL, 20)
     answer = decode_answer(encode(answer_of(world, 0, False, world.taken_ns)))
     views = views_of(answer, RUN, 7 * SECOND, 0)

@@ -1,4 +1,4 @@
-"""Groups that threads share although nothing stalls: found once, if they took turns in another order on two ranks."""
+"""Findings on groups shared by two threads: reported once, if the threads' order differed between two ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = "log_metrics (train.py)"
 
 
 def world_of(*orders: tuple[str, ...]) -> WorldSnapshot:
-    """Ranks whose threads have called in these orders, and have come out again."""
+    """Build ranks whose threads have made and completed calls in these orders."""
     world = FakeWorld(len(orders))
     for rank, order in zip(world.ranks, orders, strict=True):
         for nth, caller in enumerate(order):
@@ -26,14 +26,14 @@ def world_of(*orders: tuple[str, ...]) -> WorldSnapshot:
 
 
 def found_in(snapshot: WorldSnapshot) -> list[str]:
-    """What is reported of it, at its end."""
+    """Return the findings at the end of the run."""
     finder = SharedGroupFinder()
     found = [*finder.find(snapshot, is_last=True), *finder.find(snapshot, is_last=True)]
     return [one.text for one in found]
 
 
 def test_another_order() -> None:
-    """Threads of two functions have made the same call on two ranks: their results were mixed up."""
+    """Threads with different functions made the same call on two ranks: their results were mixed up."""
     [said] = found_in(world_of((MAIN_THREAD, LOG), (LOG, MAIN_THREAD)))
     assert said == (
         "two threads of ranks 0-1 share default_pg: the main thread calls all_reduce at train.py:50 and log_metrics "
@@ -43,22 +43,22 @@ def test_another_order() -> None:
 
 
 def test_same_order() -> None:
-    """Threads that take turns in one order, as with a saver that is joined, share a group without harm."""
+    """Threads that take turns in the same order on all ranks, such as a joined saver, share a group safely."""
     assert found_in(world_of((MAIN_THREAD, LOG, MAIN_THREAD), (MAIN_THREAD, LOG, MAIN_THREAD))) == []
 
 
 def test_one_function_on_each_rank() -> None:
-    """A rank that always calls from another thread than the others has an order all the same."""
+    """A rank that makes all calls from a different thread than the others still has a defined order."""
     assert found_in(world_of((MAIN_THREAD, MAIN_THREAD), (LOG, LOG))) == []
 
 
 def test_pool_on_one_rank() -> None:
-    """A rank that evaluates in a thread, where the other one does so in its main thread, has one, too."""
+    """So has a rank that evaluates in a thread, while the other rank evaluates in its main thread."""
     assert found_in(world_of((MAIN_THREAD, MAIN_THREAD), (MAIN_THREAD, LOG))) == []
 
 
 def test_stall_that_says_it() -> None:
-    """What the verdict on a stall has said is no finding besides."""
+    """A shared group reported by a verdict is not reported as a finding too."""
     finder = SharedGroupFinder()
     finder.leave(PAIR.key)
     assert finder.find(world_of((MAIN_THREAD, LOG), (LOG, MAIN_THREAD)), is_last=True) == []

@@ -1,4 +1,4 @@
-"""Calls that mismatch but hold up no rank: found at any speed, reported once, and not where they match."""
+"""Mismatched calls that block no rank: detected at any call rate, reported once, and never for matching calls."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from otel_torchdist.judge.stall.findings.silent_mismatch import REPORTED_AFTER_N
 from otel_torchdist.judge.world.following.channels import LENGTH, CallLog, Digests
 from otel_torchdist.judge.world.mismatch import Field
 from otel_torchdist.model.calls import Arrival
-from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import Finding, FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.telemetry import semconv
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, FakeWorld
@@ -35,7 +35,7 @@ def findings(watching: Watching) -> list[Finding]:
 
 
 def field_of(found: Finding) -> Field:
-    """What ranks disagree about."""
+    """Return the property that differs."""
     return Field(found.attributes[semconv.MISMATCH_FIELD])
 
 
@@ -45,14 +45,14 @@ def sequence_of(found: Finding) -> object:
 
 
 def run_through(world: FakeWorld, at_s: float, odd: int = -1, **differs: Any) -> None:
-    """All ranks make a call that ends, one of them perhaps a different one."""
+    """Let all ranks make a call that completes; one rank may make a different call."""
     for rank in world.ranks:
         number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))
         rank.end(number, at_s + 0.001)
 
 
 def test_slow_traffic() -> None:
-    """One call a second, one of them with another reduce op: reported in time, once, with field and rank."""
+    """One call per second, one with another reduce op: reported in time, once, with field and rank."""
     world = FakeWorld(4)
     watching = Watching(world)
     for second in range(40):
@@ -79,7 +79,7 @@ def test_calls_that_fit_are_silent() -> None:
 
 
 def test_cause_of_a_stall_is_not_reported_twice() -> None:
-    """Ranks that wait because their calls do not match get a verdict, and no finding beside it."""
+    """A mismatch that blocks ranks gives a verdict, and no additional finding."""
     world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
@@ -99,7 +99,7 @@ def logged(calls: list[Arrival]) -> CallLog:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 3 * LENGTH), st.integers(0, 3))
 def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
-    """Dense traffic: windows of ranks with the same calls are equal; an odd call shows in its own and is kept."""
+    """Windows with the same calls have equal digests. A different call changes only its own window, which is kept."""
     length = (3 + later) * LENGTH
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, length + 1)])
     other = logged([Arrival(sequence, MAX if sequence == odd else SUM, -1) for sequence in range(1, length + 1)])
@@ -110,7 +110,7 @@ def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
 
 
 def test_dense_traffic_is_compared_by_windows() -> None:
-    """Hundreds of calls between two polls: the odd one is far from the latest, and is found in its window."""
+    """With hundreds of calls between two polls, a different call is found in its window, although it is not recent."""
     world, odd = FakeWorld(2), 3 * LENGTH + 7
     for sequence in range(1, 5 * LENGTH):
         run_through(world, sequence / 1000, odd=1 if sequence == odd else -1, reduce_op="max")
@@ -120,7 +120,7 @@ def test_dense_traffic_is_compared_by_windows() -> None:
 
 
 def test_calls_of_another_node_are_requested() -> None:
-    """For a remote rank only digests are known: the odd window is requested in full, and reported once it has come."""
+    """For remote ranks only digests are known: the differing window is requested, and reported when it arrives."""
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     world = FakeWorld(4)
@@ -141,7 +141,7 @@ def test_calls_of_another_node_are_requested() -> None:
 
 
 def test_hole_in_the_records_leaves_its_window_out() -> None:
-    """Lost calls make no window, and the next one is whole again."""
+    """A window with lost calls is left out, and the next window is complete."""
     calls = [Arrival(sequence, SUM, -1) for sequence in range(1, 3 * LENGTH + 1) if sequence != 70]
     assert [window.number for window in logged(calls).windows] == [0, 2]
 
@@ -149,7 +149,7 @@ def test_hole_in_the_records_leaves_its_window_out() -> None:
 @given(st.lists(st.integers(1, 5 * LENGTH), max_size=3), st.lists(st.integers(1, 5 * LENGTH), max_size=2))
 @settings(max_examples=100, deadline=None)
 def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) -> None:
-    """Whatever is lost (also whole windows), or refused and retried, a window has its own 64 calls in order."""
+    """Every window has exactly its 64 calls in order, whatever calls are lost, or refused and retried."""
     log, digests, sequence = CallLog(), Digests(), 1
     while sequence <= 8 * LENGTH:
         log.entered(Arrival(sequence, SUM, -1), sequence, digests)
@@ -172,7 +172,7 @@ def ending(world: FakeWorld, at_s: float) -> None:
 
 
 def test_job_that_ends_at_once() -> None:
-    """The job is over after three seconds: the mismatch is reported within two more, and once."""
+    """The job ends after three seconds: the mismatch is reported within two more seconds, once."""
     world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
@@ -186,7 +186,7 @@ def test_job_that_ends_at_once() -> None:
 
 
 def test_job_that_fails() -> None:
-    """The same where a rank raises for another reason, and a launcher kills the rest."""
+    """The same if a rank raises for another reason, and a launcher kills the other ranks."""
     world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
@@ -199,7 +199,7 @@ def test_job_that_fails() -> None:
 
 
 def test_reader_that_leaves_while_ranks_live() -> None:
-    """It reports the mismatch if all have completed the call: one that holds up ranks is not a finding."""
+    """It reports mismatches that all ranks have completed. A mismatch that blocks ranks is not a finding."""
     world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
@@ -215,7 +215,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
 
 
 def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
-    """Ten calls of the last window are no longer among any rank's latest eight: the first of them is found anyway."""
+    """The last window has ten calls, more than the eight recent ones that ranks keep: its first is compared too."""
     log, digests = CallLog(), Digests()
     for sequence in range(1, LENGTH + 11):
         log.entered(Arrival(sequence, MAX if sequence == LENGTH + 1 else SUM, -1), sequence, digests)
@@ -227,7 +227,7 @@ def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
 
 @pytest.mark.parametrize(("odd", "expected"), [(0, []), (15, [15])])
 def test_windows_of_different_length_are_compared_as_far_as_they_go(odd: int, expected: list[int]) -> None:
-    """One rank died seven calls earlier: its calls are a prefix of the others', and differ nowhere."""
+    """One rank died seven calls earlier: its calls are a prefix of the others' calls, so nothing differs."""
     world = FakeWorld(2)
     for sequence in range(1, 28):
         for rank in world.ranks[0 if sequence <= 20 else 1 :]:
@@ -239,7 +239,7 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go(odd: int, ex
 
 
 def test_harmless_difference_hides_no_later_one() -> None:
-    """The first window differs where that is legal; the second one is compared too."""
+    """A legal difference in the first window does not prevent the comparison of the second."""
     world = FakeWorld(2)
     for sequence in range(1, 2 * LENGTH + 1):
         odd = {5: {"shape": (4, 4)}, LENGTH + 5: {"reduce_op": "max"}}.get(sequence, {})
@@ -253,7 +253,7 @@ def test_harmless_difference_hides_no_later_one() -> None:
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
 def test_transposed_tensor_is_found(operation: str) -> None:
-    """8x4 where the others have 4x8 is a finding, but does not cause a stall."""
+    """8x4 on one rank and 4x8 on the others is a finding, but not the cause of a stall."""
     world = FakeWorld(4)
     watching = Watching(world)
     for rank in world.ranks:
@@ -284,7 +284,7 @@ def test_transposed_tensor_is_found(operation: str) -> None:
     ],
 )
 def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -> None:
-    """Flattened tensors, rows against columns, uneven shards, and operations that split their tensor are legal."""
+    """Flattened tensors, rows and columns, uneven shards, and operations that split their tensor are legal."""
     world = FakeWorld(4)
     watching = Watching(world)
     for rank, shape in zip(world.ranks, shapes, strict=True):
@@ -294,7 +294,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
 
 
 def test_transposed_tensor_hides_no_other_dtype() -> None:
-    """The first mismatch is found, and a later one in the same group too."""
+    """The transposed tensor is reported, and so is a later mismatch of another kind in the same group."""
     world = FakeWorld(4)
     watching = Watching(world)
     for second in range(40):
@@ -322,7 +322,7 @@ def go_on(world: FakeWorld, watching: Watching, seconds: int) -> None:
 
 
 def test_another_order_is_found_once() -> None:
-    """Where nothing hangs, the rank that differs from all others is named once, for all groups that it concerns."""
+    """If nothing hangs, the rank that differs from all others is named once for all affected groups."""
     world, _ = other_order()
     watching = Watching(world)
     go_on(world, watching, 40)
@@ -335,7 +335,7 @@ def test_another_order_is_found_once() -> None:
 
 
 def test_verdict_is_not_followed_by_a_finding() -> None:
-    """What a stall was blamed on is not reported again."""
+    """The mismatch that explained a stall is not reported again."""
     world, groups = other_order()
     watching = Watching(world)
     world.ranks[1].enter(groups[1]["n2"], 0.0)
@@ -345,7 +345,7 @@ def test_verdict_is_not_followed_by_a_finding() -> None:
 
 
 def test_groups_of_members_only_are_no_finding() -> None:
-    """Groups of the same number that share no member may have come about one after the other, and work."""
+    """Groups with the same number and no common member may have been created one after the other, and work."""
     world, _ = members_only()
     watching = Watching(world)
     go_on(world, watching, 40)

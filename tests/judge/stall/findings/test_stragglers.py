@@ -1,4 +1,4 @@
-"""Ranks that are always last: found with their cost, reported once, resolved when over, and no other rank is."""
+"""Findings on stragglers: reported once with their cost, ended when over, and never on other ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from otel_torchdist.judge.stall.findings.restraint import Latenesses
 from otel_torchdist.judge.stall.findings.stragglers import MIN_BLAME, MIN_SHARE, Straggler, Stragglers
 from otel_torchdist.judge.world.following.channels import LENGTH, ArrivalLog
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.reports.finding import JudgedWorld
 from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.support.worlds.detectors import EVERYBODY
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
@@ -25,10 +25,10 @@ STEP_S = 0.1
 
 
 class Steps:
-    """Four ranks that meet at the end of each step, and a watch that polls them once a second."""
+    """Four ranks with a collective at the end of each step, and a watch that polls them once a second."""
 
     def __init__(self, late_s: Callable[[int, int], float], calls: int = 1) -> None:
-        """Make each of the `calls` calls of step `n` find rank `r` late by `late_s(n, r)` seconds."""
+        """Delay rank `r` by `late_s(n, r)` seconds in each of the `calls` calls of step `n`."""
         self.late_s, self.calls = late_s, calls
         self.watch = Stragglers()
         self.found: list[Straggler] = []
@@ -79,7 +79,7 @@ class Steps:
 
 
 def test_rank_that_takes_a_third_longer() -> None:
-    """One rank is 30 ms late in each step of 100: it is named once, with its share of the others' time."""
+    """One rank is late by 30 ms in each step of 100 ms: named once, with the others' share of lost time."""
     steps = Steps(lambda _, rank: 0.030 if rank == 2 else 0.0).run(60)
     [found] = steps.found
     assert (found.rank, found.group, found.operation, found.compared) == (2, EVERYBODY, "all_reduce", (0, 1, 2, 3))
@@ -102,7 +102,7 @@ def test_rank_that_takes_a_third_longer() -> None:
     ],
 )
 def test_straggler_that_waits_for_data(own: float, others: float, said: str) -> None:
-    """Why a rank is late is said if it waits for data longer than the others by about as much as they lose."""
+    """The data wait is stated as the reason if it exceeds the others' by about the time that they lose."""
     steps = Steps(lambda _, rank: 0.05 if rank == 2 else 0.0)
     steps.data_share = {rank: own if rank == 2 else others for rank in range(4)}
     [straggler] = steps.run(60).found
@@ -111,7 +111,7 @@ def test_straggler_that_waits_for_data(own: float, others: float, said: str) -> 
 
 
 def test_straggler_that_recovers() -> None:
-    """A rank is late for half a minute: reported, then resolved; and reported again when it is late again."""
+    """A rank is late for half a minute: the finding starts and ends, and starts again when the rank is late again."""
     steps = Steps(lambda step, rank: 0.05 if rank == 1 and step % 600 < 200 else 0.0).run(150)
     assert [found.rank for found in steps.found] == [1] * len(steps.found)
     assert len(steps.found) >= 2
@@ -120,7 +120,7 @@ def test_straggler_that_recovers() -> None:
 
 
 def test_late_in_the_first_call_of_a_step_only() -> None:
-    """Ten calls per step, and the other nine follow at once in no order: the rank is named nevertheless."""
+    """The rank is late only in the first of ten calls per step; the order in the other nine is random. It is named."""
     noise = random.Random(1)
     steps = Steps(lambda _, rank: noise.random() * 0.0005, calls=9)
     plain = steps.late_s
@@ -131,7 +131,7 @@ def test_late_in_the_first_call_of_a_step_only() -> None:
 
 
 def test_ranks_that_are_late_in_turns() -> None:
-    """Every rank is late as often as the others: none is named, but which came last is counted."""
+    """All ranks are late equally often: none is named, but the last arrivals are counted."""
     steps = Steps(lambda step, rank: 0.05 if step % 4 == rank else 0.0).run(60)
     assert steps.found == []
     assert max(steps.last.values()) - min(steps.last.values()) <= LENGTH
@@ -139,14 +139,14 @@ def test_ranks_that_are_late_in_turns() -> None:
 
 
 def test_lateness_that_costs_little() -> None:
-    """Always last, but only by a few percent of a step: not reported."""
+    """A rank that is always last, but only by a few percent of a step, is not reported."""
     steps = Steps(lambda _, rank: MIN_SHARE * STEP_S * 0.8 if rank == 0 else 0.0).run(60)
     assert steps.found == []
     assert steps.last[0] == sum(steps.last.values())
 
 
 def test_uneven_data_of_two_ranks() -> None:
-    """Which rank comes last is chance, for hours: none is named, and the lost time is counted nevertheless."""
+    """The last rank is random for hours: none is named, but the lost time is counted."""
     noise = random.Random(3)
     steps = Steps(lambda _, rank: STEP_S * noise.uniform(0.5, 1.5) if rank < 2 else 0.0)
     assert steps.run(2_500).found == []
@@ -154,20 +154,20 @@ def test_uneven_data_of_two_ranks() -> None:
 
 
 def test_one_slow_rank_in_uneven_data() -> None:
-    """Steps take between half and one and a half of their usual time, and one rank takes two thirds longer: found."""
+    """Step times vary between 0.5 and 1.5 times the usual, and one rank takes 0.67 longer: it is named."""
     noise = random.Random(5)
     uneven = lambda _, rank: STEP_S * (noise.uniform(0.5, 1.5) + (0.67 if rank == 2 else 0.0))  # noqa: E731
     assert {found.rank for found in Steps(uneven).run(300).found} == {2}
 
 
 def test_other_ranks_that_pause_now_and_then() -> None:
-    """Rank 2 loses a third of each step, and rank 0 writes for 2 s every 30 s: rank 2 is named, in half a minute."""
+    """Rank 2 is late by a third of each step, and rank 0 pauses for 2 s every 30 s: rank 2 is named within 30 s."""
     late_s = lambda step, rank: 0.05 if rank == 2 else 2.0 if rank == 0 and step % 200 == 20 else 0.0  # noqa: E731
     assert {found.rank for found in Steps(late_s).run(30).found} == {2}
 
 
 def test_late_in_one_call_of_a_hundred() -> None:
-    """Steps of a hundred calls, late in the first by a second: few calls at first, and found when there are enough."""
+    """A rank is late by a second in one of a hundred calls per step: named once enough calls are counted."""
     steps = Steps(lambda _, rank: 0.0, calls=100)
     calls = iter(range(10**9))
     steps.late_s = lambda step, rank: 1.0 if rank == 3 and next(calls) % 100 == 0 else 0.0
@@ -177,7 +177,7 @@ def test_late_in_one_call_of_a_hundred() -> None:
 @given(st.permutations(range(LENGTH)), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
 def test_calls_that_end_in_any_order(order: list[int], window: int) -> None:
-    """Asynchronous calls end in any order within two windows: the arrivals come out in the order of the calls."""
+    """Asynchronous calls end out of order within two windows: arrivals are still in the order of the calls."""
     log = ArrivalLog()
     for place in order:
         log.ended(window * LENGTH + place + 1, 1_000 + place)
@@ -186,7 +186,7 @@ def test_calls_that_end_in_any_order(order: list[int], window: int) -> None:
 
 
 def test_calls_that_are_lost() -> None:
-    """A call that never ends excludes its window; the others are complete, and the kept state is bounded."""
+    """A call without an end excludes its window. The other windows are complete, and memory is bounded."""
     log = ArrivalLog()
     for sequence in range(1, 20 * LENGTH + 1):
         if sequence != 5 * LENGTH + 7:
@@ -198,7 +198,7 @@ P2P = Flag.POINT_TO_POINT
 
 
 class Pipeline(Steps):
-    """Steps in which ranks send to each other before they meet."""
+    """Steps in which ranks exchange messages before the collective."""
 
     def __init__(self, late_s: Callable[[int, int], float], sends: list[tuple[int, int]], every: int = 1):
         super().__init__(late_s)
@@ -230,26 +230,26 @@ def test_first_stage_of_a_pipeline_is_no_straggler() -> None:
 
 
 def test_last_stage_of_a_pipeline_without_backward() -> None:
-    """It only receives, and comes last."""
+    """The last stage only receives, and always comes last."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 3 else 0.0, [(0, 1), (1, 2), (2, 3)]).run(60)
     assert steps.found == []
 
 
 def test_straggler_in_a_ring() -> None:
-    """All places in it are alike: a rank that is always last is slower."""
+    """All positions in a ring are equivalent, so a rank that is always last is slower."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, RING).run(60)
     assert [found.rank for found in steps.found] == [2]
 
 
 def test_straggler_among_ranks_that_sent_to_each_other_once() -> None:
-    """Sends at the beginning do not affect later steps."""
+    """Messages at the start of a job do not affect later steps."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, FORTH_AND_BACK, every=10_000).run(60)
     assert [found.rank for found in steps.found] == [2]
 
 
 @pytest.mark.parametrize("every", [3, 20])
 def test_straggler_among_ranks_that_send_now_and_then(every: int) -> None:
-    """Ranks that send each other a metric every few steps are no stages, and do not hide the one that is late."""
+    """Ranks that exchange a metric every few steps are no pipeline stages, so the straggler among them is named."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, FORTH_AND_BACK, every=every).run(60)
     assert [found.rank for found in steps.found] == [2]
 
@@ -267,17 +267,17 @@ def uniform(chance: random.Random) -> float:
 
 
 def heavy(chance: random.Random) -> float:
-    """Batches that come late with a heavy tail."""
+    """Return a lateness from a distribution with a heavy tail."""
     return 1.0 + min(0.02 * chance.paretovariate(1.1), 8.0)
 
 
 def rare(chance: random.Random) -> float:
-    """One call in sixty is late by several steps, as if a rank has data left when the others have none."""
+    """Make one call in sixty late by several steps, like a rank that still has data when the others have none."""
     return 1.0 + chance.gauss(0.0, 0.01) + (5.0 if chance.random() < 1 / 60 else 0.0)
 
 
 def compare(chance: random.Random, size: int, takes: Callable[[random.Random], float], calls: int) -> Latenesses:
-    """Calls with an arrival time of its own for each rank."""
+    """Count calls in which each rank has an independent arrival time."""
     found = Latenesses()
     for _ in range(calls):
         times = [takes(chance) for _ in range(size)]
@@ -289,7 +289,7 @@ def compare(chance: random.Random, size: int, takes: Callable[[random.Random], f
 @pytest.mark.parametrize("takes", [uniform, heavy, rare])
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_ranks_that_are_alike(takes: Callable[[random.Random], float], size: int) -> None:
-    """The rank that came last most could often be blamed by its share alone, which is always chance here."""
+    """By its share alone, the rank that came last most often would be blamed, but here that is always chance."""
     chance = random.Random(size)
     blamed = 0
     for _ in range(TRIES // CALLS):
@@ -302,7 +302,7 @@ def test_ranks_that_are_alike(takes: Callable[[random.Random], float], size: int
 
 
 def test_rank_that_is_always_last() -> None:
-    """One window of calls is enough, for two ranks too."""
+    """One window of calls is enough evidence, even for two ranks."""
     found = Latenesses()
     for _ in range(CALLS):
         found.add(1, 30_000_000)
@@ -311,7 +311,7 @@ def test_rank_that_is_always_last() -> None:
 
 
 def test_break_of_another_rank() -> None:
-    """Of 60 calls one rank is 0.1 s late in each; that another one was once 10 s late does not hide it."""
+    """A rank that is 0.1 s late in each of 60 calls is not hidden by another rank that is 10 s late once."""
     found = Latenesses()
     for _ in range(60):
         found.add(1, 100_000_000)
@@ -321,7 +321,7 @@ def test_break_of_another_rank() -> None:
 
 
 def test_two_slow_ranks_of_many() -> None:
-    """Two ranks are late in turns, by chance, and the others never are: neither is named."""
+    """Two ranks are late in random alternation, and the others never: neither is named."""
     chance = random.Random(11)
     for _ in range(TRIES // CALLS):
         found = Latenesses()
@@ -331,7 +331,7 @@ def test_two_slow_ranks_of_many() -> None:
 
 
 def test_few_calls_that_are_very_late() -> None:
-    """Very late calls are not evidence, however much was lost to them, and do not change what is usual."""
+    """A few very late calls are no evidence, whatever their cost, and do not change the usual lateness."""
     found = Latenesses()
     for _ in range(4):
         found.add(1, 60_000_000_000)
@@ -342,7 +342,7 @@ def test_few_calls_that_are_very_late() -> None:
 
 
 def test_counts_that_are_put_together() -> None:
-    """Counting in any number of parts gives the same as counting all in one."""
+    """Counting in several parts gives the same result as counting at once."""
     chance = random.Random(7)
     calls = [(chance.randrange(3), chance.randrange(10**9)) for _ in range(200)]
     whole, parts = Latenesses(), Latenesses()

@@ -1,4 +1,4 @@
-"""Which rank is the first with a value that is not finite, and whose results differ; and what is no finding at all."""
+"""Findings on the first rank with a non-finite value, on results that differ, and cases without a finding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.judge.world.following.values import PARAMETERS
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.rank_values import (
+from otel_torchdist.model.rank_state.values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,
@@ -21,7 +21,7 @@ from otel_torchdist.model.rank_values import (
     UnknownInput,
 )
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.tape.records.numerics import mixed, summed
+from otel_torchdist.tape.records.numerics import mix_checksum, sum_checksums
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")
@@ -32,20 +32,20 @@ SITE = CallSiteName("train", "/home/user/train.py", 42)
 def bad(
     sequence: int, step: int = 0, at_s: float = 0.0, is_nan: bool = True, onset: int | None = None
 ) -> NonFiniteInput:
-    """An operation with a bad input."""
+    """Build an operation with a non-finite input."""
     at_ns, first = START_NS + round(at_s * SECOND), step if onset is None else onset
     return NonFiniteInput(OperationId(CHANNEL, sequence), "all_reduce", step, at_ns, is_nan, SITE, first)
 
 
 def result(sequence: int, checksum: int, step: int = 0) -> OutputChecksum:
-    """The result of an operation."""
+    """Build the result of an operation."""
     return OutputChecksum(OperationId(CHANNEL, sequence), "all_reduce", step, checksum)
 
 
 def world_of(
     values: Mapping[int, RankValues], now_s: float = 10.0, step: int = 99, entered: int = 50, lagging: int = -1
 ) -> WorldSnapshot:
-    """Four ranks that have entered so many operations; one may lag behind."""
+    """Build four ranks that have entered this number of operations; one may lag behind."""
     world = FakeWorld(4)
     snapshot = world.snapshot(now_s)
     ranks = {}
@@ -64,12 +64,12 @@ def world_of(
 
 
 def checked(*facts: NonFiniteInput, skipped: tuple[int, ...] = ()) -> RankValues:
-    """A rank all of whose inputs are checked."""
+    """Mark all inputs of a rank as checked."""
     return RankValues(are_all_checked=True, non_finite=facts, skipped=skipped)
 
 
 def test_the_first_rank_is_named() -> None:
-    """It is the one whose input was bad where those of the others were not; what follows is a consequence."""
+    """The rank with a non-finite input while the others' inputs were finite is named. Later values are consequences."""
     later = tuple(bad(sequence, 3, 2.0 + sequence / 100) for sequence in (8, 9))
     values = {rank: checked(*later) for rank in range(4)} | {2: checked(bad(7, 3, 2.0), *later)}
     finder = ValueFinder()
@@ -84,7 +84,7 @@ def test_the_first_rank_is_named() -> None:
 
 
 def test_parameters_of_the_message_are_named() -> None:
-    """The one that brought the value if that is known, else the first and the last that may have."""
+    """The parameter of the value is named if known, else the first and last possible parameter."""
 
     def described(*parameters: ParameterRange | None) -> str:
         facts = {2 + nth: checked(dataclasses.replace(bad(7), parameters=one)) for nth, one in enumerate(parameters)}
@@ -100,7 +100,7 @@ def test_parameters_of_the_message_are_named() -> None:
 
 
 def test_several_ranks_at_once() -> None:
-    """Two of four are named together; all of them are named without a first."""
+    """Two of four ranks are named together. If all have such inputs, no rank is the first."""
     [two] = ValueFinder().find(world_of({0: checked(bad(7)), 3: checked(bad(7))}))
     assert (two.ranks, two.others) == ((0, 3), (1, 2))
     assert two.text.startswith("ranks 0,3 are the first with values that are not numbers (NaN) in the ")
@@ -113,13 +113,13 @@ def test_several_ranks_at_once() -> None:
 
 
 def test_a_rank_that_does_not_check_is_not_called_finite() -> None:
-    """Where only samples are looked at, silence means nothing."""
+    """If only samples are checked, a missing report does not mean finite inputs."""
     [found] = ValueFinder().find(world_of({1: checked(bad(7)), 0: RankValues(), 2: RankValues(), 3: RankValues()}))
     assert (found.ranks, found.others) == ((1,), ())
 
 
 def test_members_are_waited_for() -> None:
-    """A rank that has not come to the operation may bring a bad value too: for five seconds."""
+    """A rank that has not entered the operation may also have a non-finite input: it is awaited for five seconds."""
     finder, values = ValueFinder(), {2: checked(bad(7))}
     assert finder.find(world_of(values, 10.0, lagging=1)) == []
     assert finder.find(world_of(values, 14.0, lagging=1)) == []
@@ -128,13 +128,13 @@ def test_members_are_waited_for() -> None:
 
 
 def test_at_the_end_nothing_is_waited_for() -> None:
-    """A run that is over is judged by what is there."""
+    """A run that is over is judged by the available data."""
     [found] = ValueFinder().find(world_of({2: checked(bad(7))}, lagging=1), is_last=True)
     assert found.ranks == (2,)
 
 
 def test_a_scaler_that_recovers_is_no_finding() -> None:
-    """It leaves out the step and makes the scale smaller; only if it does not recover this is reported."""
+    """A scaler skips the step and reduces the scale. It is reported only if it does not recover."""
     finder = ValueFinder()
     for step in range(1, 8):
         values = {rank: checked(bad(step, step), skipped=tuple(range(1, step + 1))) for rank in range(4)}
@@ -145,7 +145,7 @@ def test_a_scaler_that_recovers_is_no_finding() -> None:
 
 
 def test_something_new_after_a_calm() -> None:
-    """A bad value long after another one is reported again; one shortly after it is not."""
+    """A non-finite value is reported again long after an earlier one, but not shortly after it."""
     finder = ValueFinder()
     assert len(finder.find(world_of({1: checked(bad(7, 3))}, 10.0))) == 1
     assert finder.find(world_of({1: checked(bad(9, 20))}, 12.0)) == []
@@ -153,7 +153,7 @@ def test_something_new_after_a_calm() -> None:
 
 
 def test_a_fast_job_that_stays_bad() -> None:
-    """Hundreds of bad steps between two looks are still the same finding."""
+    """Hundreds of bad steps between two passes are still one finding."""
     finder = ValueFinder()
     assert len(finder.find(world_of({rank: checked(bad(7, 3)) for rank in range(4)}, 10.0))) == 1
     for now_s, step in ((12.0, 300), (14.0, 900)):
@@ -162,7 +162,7 @@ def test_a_fast_job_that_stays_bad() -> None:
 
 
 def test_results_that_differ() -> None:
-    """The minority is named; of two halves, and of two ranks, neither is blamed."""
+    """The minority is named. Of two halves or two ranks, neither is blamed."""
     values = {rank: RankValues(outputs=(result(5, 1), result(9, 7 if rank == 3 else 2, 4))) for rank in range(4)}
     finder = ValueFinder()
     [found] = finder.find(world_of(values))
@@ -180,7 +180,7 @@ def test_results_that_differ() -> None:
 
 
 def test_results_are_waited_for() -> None:
-    """As long as that of a member is missing, no rank is named for one that differs; but not longer than 5 s."""
+    """While a member's result is missing, no rank is named, for at most 5 s."""
     missing = {0: RankValues(), **{rank: RankValues(outputs=(result(9, rank // 3),)) for rank in (2, 3)}}
     known = {rank: RankValues(outputs=(result(9, rank // 3),)) for rank in range(4)}
     finder = ValueFinder()
@@ -196,7 +196,7 @@ def test_results_are_waited_for() -> None:
 
 
 def test_results_of_other_ranks_are_waited_for() -> None:
-    """The same where the first rank is no member and does not know the group, and where no agent has described it."""
+    """The same if rank 0 is no member and does not know the group, and if no agent has described the group yet."""
     missing = {rank: RankValues(outputs=(result(9, rank // 3),)) for rank in (2, 3)}
     for knows in ((1, 2, 3), ()):
         world = world_of({**missing, 0: RankValues(), 1: RankValues()})
@@ -213,10 +213,10 @@ def test_results_of_other_ranks_are_waited_for() -> None:
 
 
 def parted(checksums: Mapping[int, tuple[int, ...]], names: tuple[str, ...] = ()) -> Diverged:
-    """What is found where ranks have parameters with these checksums."""
+    """Return the findings on ranks whose parameters have these checksums."""
     values: dict[int, RankValues] = {}
     for rank, given in checksums.items():
-        total, sums = summed([mixed(one, nth) for nth, one in enumerate(given)])
+        total, sums = sum_checksums([mix_checksum(one, nth) for nth, one in enumerate(given)])
         compared = ComparedParameters(len(given), sums, names if rank == 2 else ())
         operation_id = OperationId(Channel(RecordKind.NUMERICS, GROUP.key), 5)
         values[rank] = RankValues(outputs=(OutputChecksum(operation_id, PARAMETERS, 5, total, compared),))
@@ -226,7 +226,7 @@ def parted(checksums: Mapping[int, tuple[int, ...]], names: tuple[str, ...] = ()
 
 
 def test_parameters_that_differ_are_named() -> None:
-    """One by its name, several by the range that they are in; where names are not known, by their place."""
+    """One parameter is named, several are given as a range, and by index if names are unknown."""
     names, same = ("a", "b", "c", "d", "e"), (1, 2, 3, 4, 5)
     sentence = (
         "rank 3 has other parameters of default_pg than ranks 0-2 in step 5, since then or earlier:"
@@ -245,7 +245,7 @@ def test_parameters_that_differ_are_named() -> None:
 
 
 def test_ranks_with_different_parameters_that_differ() -> None:
-    """If two ranks differ from the others in another parameter each, none is named as the only one."""
+    """If two ranks differ in different parameters, no parameter is named as the only one."""
     same = (1, 2, 3, 4)
     found = parted({0: same, 1: (9, 2, 3, 4), 2: same, 3: (1, 2, 9, 4)}, ("a", "b", "c", "d"))
     assert (found.ranks, found.others) == ((0, 1, 2, 3), ())
@@ -253,7 +253,7 @@ def test_ranks_with_different_parameters_that_differ() -> None:
 
 
 def test_findings_are_bounded() -> None:
-    """A run that goes wrong for days is not reported for ever."""
+    """The number of findings on a run is limited."""
     finder, count = ValueFinder(), 0
     for nth in range(100):
         values = {1: checked(bad(nth, 100 * nth)), 0: checked()}
@@ -262,18 +262,18 @@ def test_findings_are_bounded() -> None:
 
 
 def test_healthy_ranks() -> None:
-    """Equal results and finite inputs are nothing to report."""
+    """Equal results and finite inputs give no finding."""
     values = {rank: RankValues(are_all_checked=True, outputs=(result(5, 1), result(9, 2))) for rank in range(4)}
     assert ValueFinder().find(world_of(values)) == []
 
 
 def some_checked(values: Mapping[int, RankValues], *ranks: int) -> dict[int, RankValues]:
-    """All ranks, of which only some look at their values."""
+    """Build ranks of which only some check their values."""
     return {rank: values.get(rank, checked()) if rank in ranks else RankValues() for rank in range(4)}
 
 
 def test_of_some_ranks_none_is_the_first() -> None:
-    """A rank that does not look at its values may have had the first one, in whichever group."""
+    """A rank that does not check its values may have had the first non-finite value, in any group."""
     [found] = ValueFinder().find(world_of(some_checked({2: checked(bad(7, 3))}, 0, 2)))
     assert isinstance(found, NonFinite)
     assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1, 3))
@@ -285,7 +285,7 @@ def test_of_some_ranks_none_is_the_first() -> None:
 
 
 def test_a_rank_that_is_not_there_may_be_the_first() -> None:
-    """An agent of another node does not answer."""
+    """A rank whose agent does not answer may have been the first."""
     world = world_of({2: checked(bad(7, 3))})
     del (ranks := {**world.ranks})[3]
     [found] = ValueFinder().find(dataclasses.replace(world, ranks=ranks), is_last=True)
@@ -294,13 +294,13 @@ def test_a_rank_that_is_not_there_may_be_the_first() -> None:
 
 
 def unknown(sequence: int, step: int, is_pending: bool) -> RankValues:
-    """A rank with an operation of which it is not known what inputs it had."""
+    """Add an operation with unknown inputs to a rank."""
     one = UnknownInput(OperationId(CHANNEL, sequence), step, is_pending)
     return RankValues(are_all_checked=True, unknown=(one,))
 
 
 def test_a_device_is_waited_for() -> None:
-    """What it has not reported yet may be the first bad value: for five seconds."""
+    """An unreported value on a device may be the first: it is awaited for five seconds."""
     finder, values = ValueFinder(), {2: checked(bad(7, 3)), 1: unknown(6, 3, is_pending=True)}
     assert finder.find(world_of(values, 10.0)) == []
     [found] = ValueFinder().find(world_of(values | {1: checked(bad(6, 3, at_s=-1.0))}, 12.0))
@@ -311,7 +311,7 @@ def test_a_device_is_waited_for() -> None:
 
 
 def test_what_was_not_looked_at_is_not_called_finite() -> None:
-    """Neither the operation itself, nor one shortly before it; one long before has shown no consequences."""
+    """Unchecked inputs of the operation, or shortly before it, may be bad. Much earlier ones had no consequences."""
     for sequence, step, others, are_first in ((7, 3, (0, 3), False), (5, 2, (0, 1, 3), False), (1, 0, (0, 1, 3), True)):
         values = {2: checked(bad(7, 3)), 1: unknown(sequence, step, is_pending=False)}
         [found] = ValueFinder().find(world_of(values))
@@ -320,7 +320,7 @@ def test_what_was_not_looked_at_is_not_called_finite() -> None:
 
 
 def test_a_majority_is_one_of_all_members() -> None:
-    """Of four results two of three are none: the fourth could be like the third."""
+    """Two of three known results are no majority of four members: the fourth could equal the third."""
     values = {rank: RankValues(outputs=(result(7, 5 if rank else 6),)) for rank in range(3)}
     [found] = ValueFinder().find(world_of(values), is_last=True)
     assert isinstance(found, Diverged)
@@ -329,7 +329,7 @@ def test_a_majority_is_one_of_all_members() -> None:
 
 
 def test_a_rank_that_is_not_read_yet_is_waited_for() -> None:
-    """Of two results neither is the wrong one; the third rank's tape comes a moment later on a busy machine."""
+    """Two results do not show which is wrong, so the third rank, whose tape is read late, is awaited."""
     values = {rank: RankValues(outputs=(result(7, 6 if rank == 2 else 5),)) for rank in range(4)}
     whole = world_of(values, 11.0)
     early = world_of(values, 10.0)

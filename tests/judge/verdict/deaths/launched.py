@@ -1,7 +1,7 @@
-"""A model of what ends a rank, and of what its launcher, the kernel and the backend then do to the others.
+"""A model of a fault in one rank, and of what the launcher, the kernel and the backend then do to the others.
 
-Times are seconds after the fault. What was run on a real system is in `tests/jobs/faults/ends`; what was only read says
-so here.
+Times are seconds after the fault. Behavior marked as read was not tested on a real system; the rest is tested in
+`tests/jobs/faults/ends`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 
 
 class Fault(enum.Enum):
-    """What goes wrong."""
+    """The fault of the guilty rank."""
 
     KILLED = "one rank gets SIGKILL, from the kernel for lack of memory or from a person"
     SEGMENTATION = "one rank gets SIGSEGV from its own code"
@@ -41,7 +41,7 @@ class Fault(enum.Enum):
 
 
 class Launcher(enum.Enum):
-    """What ends the other ranks, by its habits."""
+    """The launcher, by the way in which it ends the other ranks."""
 
     TORCHRUN = "torchrun"
     """Looks every 0.1 s for a rank that has failed, then sends SIGTERM to all, and SIGKILL after 30 s (run)."""
@@ -52,14 +52,14 @@ class Launcher(enum.Enum):
     MPIRUN = "mpirun"
     """Sends SIGCONT and SIGTERM to all, and SIGKILL after 1 s (read)."""
     RAY = "ray"
-    """Learns from a closed connection that an actor is gone, and kills the others by SIGKILL. Its workers have a
-    handler of SIGTERM (read)."""
+    """Learns from a closed connection that an actor is gone, and ends the others with exit code 1 (`ray.kill`, run) or
+    by SIGKILL (read). Its workers have a handler of SIGTERM (run)."""
     NONE = "none"
     """Nothing: ranks started by hand, or `srun` without that option (read)."""
 
 
 class Backend(enum.Enum):
-    """What becomes of the operations of the others."""
+    """The backend, by what happens to the operations of the other ranks."""
 
     GLOO = "gloo"
     """They fail at once (run)."""
@@ -70,7 +70,7 @@ class Backend(enum.Enum):
 
 
 class Handler(enum.Enum):
-    """How the program takes SIGTERM."""
+    """The reaction of the program to SIGTERM."""
 
     DEFAULT = "dies of it"
     EXITS = "exits with code 1, when it runs Python"
@@ -78,7 +78,7 @@ class Handler(enum.Enum):
 
 
 class Doing(enum.Enum):
-    """What a rank does when the fault comes."""
+    """The activity of a rank at the time of the fault."""
 
     WAITS = "waits in the operation"
     COMPUTES = "runs Python"
@@ -86,15 +86,15 @@ class Doing(enum.Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """A world: which ranks, what goes wrong, and what follows.
+    """A world of the model: its ranks, the fault, and the environment.
 
     Attributes:
         doing: By rank.
         guilty: The rank with the fault.
-        slow_s: How long the kernel takes to show the end of that rank after its connections are gone: a device's
-            driver cleans up. Of all ranks but the first, if a signal to all ends them.
-        spread_s: How long a signal to all takes: a launcher may lose its core between two ranks.
-        nodes: On how many nodes the ranks are, in blocks.
+        slow_s: Seconds from the loss of that rank's connections until the kernel reports its end, while a device
+            driver cleans up. If a signal to all ends the ranks, this applies to all but the first.
+        spread_s: Seconds that a signal to all ranks takes, since a launcher may lose its core in between.
+        nodes: Number of nodes. Each has a block of ranks.
     """
 
     doing: tuple[Doing, ...]
@@ -109,7 +109,7 @@ class Launch:
 
     @property
     def first(self) -> frozenset[int]:
-        """The ranks that may be named as the first to die."""
+        """The ranks that may be named as the first death."""
         nobody = self.fault in (Fault.CANCELLED, Fault.ALL_KILLED, Fault.HUNG, Fault.LEFT)
         return frozenset() if nobody else frozenset({self.guilty})
 
@@ -122,12 +122,12 @@ class End(NamedTuple):
     """The end of one rank.
 
     Attributes:
-        ran_s: Until when its threads ran.
-        shown_s: When the kernel shows its end.
+        ran_s: Time until which its threads ran.
+        shown_s: Time at which the kernel reports its end.
         status: Its wait status.
-        failed_s: When its last operation failed; None if it did not.
-        raised: Whether it recorded an exception of its own, or that of its operation.
-        in_operation: Whether it was in the operation when it ended.
+        failed_s: Time at which its last operation failed; None if it did not fail.
+        raised: Whether it recorded an exception of the program or of its operation.
+        in_operation: Whether it ended while it was in the operation.
         handles: Whether it can outlive SIGTERM.
     """
 
@@ -157,7 +157,7 @@ OTHER_NODE_S = 2.0
 
 
 def ends_of(launch: Launch) -> list[End | None]:
-    """How each rank ends; None for one that lives on."""
+    """Return the end of each rank; None for a rank that lives on."""
     return _Ends(launch).all()
 
 
@@ -196,11 +196,13 @@ class _Ends:
         return End(at_s, at_s + CLOSED_S + slow_s, status, in_operation=waits, handles=self.handles)
 
     def _begin(self) -> None:
-        """The rank with the fault ends."""
+        """End the rank with the fault."""
         launch = self.launch
         rank, fault = launch.guilty, launch.fault
         if fault is Fault.TERMINATED:
-            if not self.handles or launch.doing[rank] is Doing.COMPUTES:  # a handler does not run until it comes out
+            if (
+                not self.handles or launch.doing[rank] is Doing.COMPUTES
+            ):  # a Python handler runs only after the call returns
                 self._ask(rank, 0.0, launch.slow_s)
             return
         end = self._struck(rank, STATUS[fault], 0.0, launch.slow_s)
@@ -209,11 +211,11 @@ class _Ends:
         self.ends[rank] = end
 
     def _gone_s(self) -> float | None:
-        """When the first connection is closed."""
+        """Return the time at which the first connection is closed."""
         return min((end.ran_s + CLOSED_S for end in self.ends if end is not None), default=None)
 
     def _interrupt(self, after_s: float) -> None:
-        """Operations fail on ranks that wait for one that is gone."""
+        """Let operations fail on ranks that wait for a dead rank."""
         launch, gone_s = self.launch, self._gone_s()
         if gone_s is None or launch.backend is Backend.NCCL:
             return
@@ -225,10 +227,10 @@ class _Ends:
                 self.ends[rank] = end or self._struck(rank, ABORT, gone_s + 1.0)
             elif end is None:
                 self.ends[rank] = self._left(rank, gone_s + after_s)
-            elif self.handles:  # it has come out of the operation: its handler runs at last
+            elif self.handles:  # it has left the operation, so its handler runs
                 code = 0 if launch.handler is Handler.EXITS_WITH_0 else EXIT_1
                 self.ends[rank] = self._struck(rank, code, gone_s + 0.02)._replace(failed_s=gone_s, in_operation=False)
-            else:  # a launcher that had lost its core sends its signal only now
+            else:  # a launcher that had lost its core sends its signal late
                 self.ends[rank] = end._replace(failed_s=gone_s, in_operation=False)
 
     def _left(self, rank: int, failed_s: float) -> End:
@@ -245,7 +247,7 @@ class _Ends:
                 self.ends[rank] = self._struck(rank, ABORT, TIMEOUT_S + rank / 1000)
 
     def _react(self) -> None:
-        """Each node's launcher ends what is left; that of another node learns of it later."""
+        """Let each node's launcher end its remaining ranks. Launchers of other nodes learn of the fault later."""
         launch = self.launch
         if launch.launcher is Launcher.NONE:
             return
@@ -270,9 +272,10 @@ class _Ends:
 
     def _strike_rest(self, at_s: float) -> None:
         for rank in self.ranks:
+            status = EXIT_1 if rank % 2 else KILL
             end = self.ends[rank]
             if end is None or end.ran_s > at_s:
-                self.ends[rank] = self._cut(rank, end, KILL, at_s + self._turn_s(rank))
+                self.ends[rank] = self._cut(rank, end, status, at_s + self._turn_s(rank))
 
     def _ask_all(self, at_s: float, ranks: Sequence[int]) -> None:
         for rank in ranks:
@@ -294,7 +297,7 @@ class _Ends:
             self.ends[rank] = self._cut(rank, end, KILL, at_s + PATIENCE_S[launch.launcher])
 
     def _cut(self, rank: int, end: End | None, status: int, at_s: float, slow_s: float = 0.0) -> End:
-        """A signal ends a rank, which may have come out of its operation before."""
+        """Let a signal end a rank, which may have left its operation before."""
         cut = self._struck(rank, status, at_s, slow_s)
         if end is not None and end.failed_s is not None and end.failed_s < at_s:
             cut = cut._replace(failed_s=end.failed_s, in_operation=False)
@@ -310,7 +313,7 @@ That is the one world that the table does not tell from others."""
 
 
 def launches(size: int) -> Iterator[Launch]:
-    """All worlds of so many ranks."""
+    """Yield all worlds with this number of ranks."""
     for doing in itertools.product(Doing, repeat=size):
         for guilty, fault, launcher, backend, handler in itertools.product(
             range(size), Fault, Launcher, Backend, Handler
@@ -326,7 +329,7 @@ def launches(size: int) -> Iterator[Launch]:
 
 
 def _is_distinct(launch: Launch) -> bool:
-    """Whether a world is none of the others under another name."""
+    """Return whether a world is not equivalent to an earlier one."""
     if launch.fault in (Fault.CANCELLED, Fault.ALL_KILLED) and launch.guilty:
         return False
     if launch.handler is not Handler.DEFAULT and launch.launcher is Launcher.RAY:

@@ -1,4 +1,4 @@
-"""What an agent sees of the ends of a launch: views of its ranks."""
+"""The ranks of a launch as seen by an agent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otel_torchdist.model.kinds import Flag, How, TapeState
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import AtTimeout
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.model.snapshot import RankView
 from tests.judge.verdict.deaths.launched import TIMEOUT_S, Backend, Doing, End, Fault, Launch, Launcher
 from tests.support.worlds.fake_world import NO_FLAGS, SECOND, START_NS, FakeRank, group_of
@@ -22,7 +22,7 @@ NOW_S = 100.0
 
 
 class Sees(enum.Enum):
-    """What an agent sees of an end."""
+    """The evidence on ends that is available to an agent."""
 
     ALL = "the status of each, from the zombie or `PIDFD_GET_INFO` (Linux 6.15)"
     ZOMBIES = "the status of those that their parent has not waited for when the agent looks (before Linux 6.15)"
@@ -32,14 +32,14 @@ class Sees(enum.Enum):
 
 @dataclass(frozen=True)
 class Sight:
-    """How the ends are seen.
+    """The conditions under which an agent sees the ends.
 
     Attributes:
-        sees: What.
-        known: For `ZOMBIES`: by rank, whether its status is.
-        late_s: How long after the first end, of each node, the agent gets a core: it finds all ends until then at once.
-        phase: When in each second a rank writes its heartbeat.
-        waited_s: How long after the first end it judges; None for when all have ended.
+        sees: The available evidence.
+        known: For `ZOMBIES`: by rank, whether its wait status is known.
+        late_s: By node, seconds from the first end until the agent gets a core. It then finds all ends so far at once.
+        phase: Fraction of each second at which a rank writes its heartbeat.
+        waited_s: Seconds from the first end to the judgment; None to judge when all have ended.
     """
 
     sees: Sees
@@ -50,7 +50,7 @@ class Sight:
 
 
 def views_of(launch: Launch, ends: Sequence[End | None], sight: Sight) -> list[RankView]:
-    """The ranks as the agent sees them when it judges."""
+    """Return the ranks as the agent sees them when it judges."""
     shown = [_shown_s(launch, ends, rank, sight) for rank in range(len(ends))]
     order = sorted((shown_s, end.shown_s, rank) for rank, end in enumerate(ends) if end and (shown_s := shown[rank]))
     now_s = NOW_S if sight.waited_s is None else order[0][0] + sight.waited_s
@@ -78,7 +78,7 @@ def views_of(launch: Launch, ends: Sequence[End | None], sight: Sight) -> list[R
 
 
 def _is_another_killed(end: End, ends: Sequence[End | None]) -> bool:
-    """Whether a signal has killed another one that is not gone yet, when the kernel shows the end of one."""
+    """Return whether a signal had also hit another rank that was not gone when the kernel reported one end."""
     others = [one for one in ends if one is not None and one is not end and one.status & 0x7F]
     return any(one.ran_s <= end.shown_s < one.shown_s for one in others)
 
@@ -88,7 +88,7 @@ def _is_known(rank: int, sight: Sight) -> bool:
 
 
 def _shown_s(launch: Launch, ends: Sequence[End | None], rank: int, sight: Sight) -> float:
-    """When the agent of a rank's node sees its end; 0 for never."""
+    """Return the time at which the agent of its node sees a rank's end; 0 for never."""
     end, node = ends[rank], launch.node(rank)
     if end is None:
         return 0.0
@@ -127,7 +127,7 @@ def _view(
         died_ns,
         resolution_ns=round(2 * POLL_S * SECOND) if is_polled else 0,
         status=status,
-        outlives_request=end.handles and not is_polled,
+        survives_sigterm=end.handles and not is_polled,
         with_others=with_others,
         launcher=launcher,
     )

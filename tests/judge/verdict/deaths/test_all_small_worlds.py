@@ -1,7 +1,7 @@
-"""The table of evidence against all small worlds of the model: no innocent rank is named, the one at fault if possible.
+"""Tests the table of evidence on all small worlds of the model: no innocent rank is named, the guilty one if possible.
 
-`python -m tests.judge.verdict.deaths.test_all_small_worlds 2 3` enumerates all worlds of 2 and of 3 ranks, which takes
-minutes; the tests judge each nth of 2, 3 and 4.
+`python -m tests.judge.verdict.deaths.test_all_small_worlds 2 3` enumerates all worlds of 2 and 3 ranks in minutes. The
+tests judge every nth world of 2, 3 and 4 ranks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STRIDES = {2: 13, 3: 61, 4: 1201}
 
 @dataclass
 class Found:
-    """What came out of an enumeration.
+    """The result of an enumeration.
 
     Attributes:
-        worlds: How many launches and sights there are, those that look alike included.
-        judged: How many that differ were judged.
+        worlds: Number of launches and views of them, including equal ones.
+        judged: Number of different ones that were judged.
         innocent: Worlds in which an innocent rank was named.
-        missed: Worlds in which the guilty one was not named although the evidence suffices.
-        named: How often the guilty rank was named, and how often not, by what is seen.
+        missed: Worlds in which the guilty rank was not named although the evidence suffices.
+        named: Number of worlds in which the guilty rank was named, and was not, by available evidence.
     """
 
     worlds: int = 0
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass
 class _Alike:
-    """Launches whose ends, and what is seen of them, are the same."""
+    """Launches that are indistinguishable by their ends."""
 
     launch: Launch
     ends: list[End | None]
@@ -53,7 +53,7 @@ class _Alike:
 
 
 def enumerate_worlds(size: int, stride: int = 1) -> Found:
-    """Judge all worlds of so many ranks, or each nth of those that differ."""
+    """Judge all worlds of this number of ranks, or every nth of the different ones."""
     found = Found()
     alike: dict[object, _Alike] = {}
     for launch in launches(size):
@@ -93,9 +93,9 @@ def _judge(one: _Alike, sight: Sight, found: Found) -> None:
 
 
 def _suffices(one: _Alike, sight: Sight) -> bool:
-    """Whether the rank at fault must be named: all statuses are seen, its own is not that of all, and it is no request.
+    """Return whether the guilty rank must be named: statuses are seen, its status is special and no request.
 
-    Where SIGTERM does not end ranks at once, or NCCL's watchdog may have aborted it, there need not be enough evidence.
+    If SIGTERM does not end ranks immediately, or NCCL's watchdog may have aborted it, the evidence may not suffice.
     """
     launch = one.launch
     if launch.fault is Fault.RAISED:
@@ -115,7 +115,7 @@ def _suffices(one: _Alike, sight: Sight) -> bool:
 
 
 def _sights(launch: Launch) -> Iterator[Sight]:
-    """What an agent may see of a launch: which statuses, how late, and at which moment of a heartbeat."""
+    """Yield the conditions under which an agent may see a launch: statuses, delays, and phases of the heartbeat."""
     size = len(launch.doing)
     everything = (True,) * size
     late = [(0.0, 0.0), (0.7, 0.7)] if launch.nodes == 1 else [(0.0, 0.0), (0.7, 0.0), (0.0, 0.7)]
@@ -133,18 +133,18 @@ def _sights(launch: Launch) -> Iterator[Sight]:
     params=[pytest.param(size, marks=pytest.mark.thorough if size > 2 else (), id=f"{size} ranks") for size in STRIDES],
 )
 def found(request: pytest.FixtureRequest) -> Found:
-    """The worlds of so many ranks."""
+    """Return the result for this number of ranks."""
     return enumerate_worlds(request.param, STRIDES[request.param])
 
 
 def test_no_innocent_rank_is_named(found: Found) -> None:
-    """Whatever ends ranks, whatever follows, and whatever is seen of it: only a rank at fault is named."""
+    """In every world and under all conditions, only a guilty rank is named."""
     assert found.judged > 1_000
     assert found.innocent == []
 
 
 def test_rank_at_fault_is_named(found: Found) -> None:
-    """It is named if all statuses are seen, SIGTERM would have ended it at once, and not all ended in the same way."""
+    """The guilty rank is named if statuses are seen, SIGTERM would have ended it at once, and the ends differ."""
     assert found.named["ALL", True] > 100
     assert found.missed == []
 

@@ -1,4 +1,4 @@
-"""Groups, ranks and pieces of sentences that the tables of verdicts share."""
+"""Groups, worlds and parts of sentences shared by the tables of verdicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLED = "called in train at train.py:42"
 
 
 def in_pairs(*, may_be_busy: bool = False) -> tuple[Step, ...]:
-    """Three ranks wait for each other in pairs; two of them perhaps do not block."""
+    """Let three ranks wait for each other in pairs; two of them may be in flight without blocking."""
     pairs = [group_of(0, 1, description="a"), group_of(1, 2, description="b"), group_of(0, 2, description="c")]
     return tuple(
         calls(rank, pair, 1.0 + (rank + 1) % 3, blocking=not (may_be_busy and rank)) for rank, pair in enumerate(pairs)
@@ -40,7 +40,7 @@ def in_pairs(*, may_be_busy: bool = False) -> tuple[Step, ...]:
 
 
 def on_device(rank: int, group: GroupView = THREE, begun_s: float | None = None) -> Step:
-    """A rank enqueues an operation at second 0; its device reaches it, or never does."""
+    """Let a rank enqueue an operation at second 0; its device may reach it."""
 
     def step(world: object) -> None:
         fake = world.ranks[rank]  # type: ignore[attr-defined]
@@ -52,5 +52,5 @@ def on_device(rank: int, group: GroupView = THREE, begun_s: float | None = None)
 
 
 def named(group: GroupView, name: str) -> GroupView:
-    """The same group under another of torch's names."""
+    """Return the same group under another of torch's numbers."""
     return dataclasses.replace(group, name=dataclasses.replace(group.name, name=name))

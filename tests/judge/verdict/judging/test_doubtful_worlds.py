@@ -1,11 +1,11 @@
-"""Worlds in which a rank cannot be told with certainty, or waits on a device, for a message or for a group."""
+"""Verdicts in doubtful cases, and on waits for a device, a message or a group's creation."""
 
 from __future__ import annotations
 
 import pytest
 
 from otel_torchdist.judge.verdict.verdict import Doubt
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.judge.verdict.judging.named_worlds import (
     CALLED,
     CREATED,
@@ -237,5 +237,5 @@ ROWS = DOUBTFUL | DEVICE | UNMATCHED | CREATIONS
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_verdict(row: Judged) -> None:
-    """The row's claim."""
+    """Check one row: the verdict on its world."""
     row.check()

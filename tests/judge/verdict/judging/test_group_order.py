@@ -1,4 +1,4 @@
-"""Groups that ranks have not created in the same order: torch's numbers then belong to other groups on other ranks."""
+"""Groups created in different orders, so that one of torch's numbers belongs to different groups on different ranks."""
 
 import dataclasses
 
@@ -7,23 +7,23 @@ import pytest
 from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.calls import describe_creations
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
+from otel_torchdist.judge.world.divergence import CallSide, Divergence
 from otel_torchdist.judge.world.mismatch import Field
-from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.group_order import members_only, other_order
 from tests.support.worlds.judging import located_verdict, named
 
 
 def fields(verdict: Verdict) -> tuple[VerdictKind, tuple[int, ...], Field | None]:
-    """What a verdict claims."""
+    """Return the fields of a verdict."""
     return verdict.kind, verdict.ranks, verdict.mismatch.field if verdict.mismatch is not None else None
 
 
 def test_members_that_create_only_their_own_groups() -> None:
-    """Where only members create their group, its first operation is blamed on that, on no rank's process or device."""
+    """If only members create their group, its first operation is blamed on that, not on a rank's process or device."""
     world, groups = members_only()
     world.ranks[0].enter(groups[0], 1.0)
     world.ranks[3].end(world.ranks[3].enter(groups[3], 1.0), 1.1)
@@ -35,7 +35,7 @@ def test_members_that_create_only_their_own_groups() -> None:
 
 
 def test_group_that_works_is_not_blamed() -> None:
-    """A group whose members have met works, whatever others call theirs: its next stall has another cause."""
+    """A group whose members have met works, whatever the numbers of other groups: its next stall has another cause."""
     world, groups = members_only()
     for rank in (0, 3):
         world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.1)
@@ -44,7 +44,7 @@ def test_group_that_works_is_not_blamed() -> None:
 
 
 def test_rank_that_creates_groups_in_another_order_is_named() -> None:
-    """Rank 3 is named, without which all agree, even if operations have ended: they went with those of other groups."""
+    """Rank 3 alone differs, and is named even if operations have ended: they paired with other groups' calls."""
     world, groups = other_order()
     for rank, name in ((1, "n2"), (3, "n4")):
         world.ranks[rank].end(world.ranks[rank].enter(groups[rank][name], 1.0), 1.1)
@@ -66,20 +66,20 @@ def test_rank_that_creates_groups_in_another_order_is_named() -> None:
     ids=["unknown lines", "one line", "two lines"],
 )
 def test_lines_that_created_groups(here: int | None, there: int | None, said: str) -> None:
-    """A line that all have called is said once, others beside their ranks."""
+    """A line common to all ranks is stated once, different lines with their ranks."""
     world, groups = other_order()
     world.ranks[1].enter(groups[1]["n2"], 2.0)
     world.ranks[3].end(world.ranks[3].enter(groups[3]["n4"], 1.0), 1.1)
     mismatch = located_verdict(world.snapshot(25.0)).mismatch
     assert mismatch is not None
     sites = [CallSiteName("build", "/home/ada/a.py", line) if line else None for line in (there, here)]
-    ways = Ways(tuple(CallSide("new_group", site=site) for site in sites))
-    described = describe_creations(dataclasses.replace(mismatch, ways=ways))
+    ways = Divergence(tuple(CallSide("new_group", site=site) for site in sites))
+    described = describe_creations(dataclasses.replace(mismatch, divergence=ways))
     assert described == f"rank 3 has created group 2 with {said}"
 
 
 def test_numbers_that_have_begun_anew_are_not_compared() -> None:
-    """After a second init_process_group numbers begin anew, and ranks may be in different worlds."""
+    """After a second init_process_group, numbers restart, and ranks may be in different worlds."""
     world, groups = members_only()
     again = group_of(0, 1, 2, 3, nth=1, description="default_pg")
     world.ranks[1].groups[again.key] = again
@@ -89,14 +89,14 @@ def test_numbers_that_have_begun_anew_are_not_compared() -> None:
 
 
 def test_rank_that_does_not_come_to_the_first_operation() -> None:
-    """A rank that is missing in a group's first operation is absent, whatever others call their groups."""
+    """A rank missing in a group's first operation is absent, whatever the numbers of other groups."""
     world, groups = members_only()
     world.ranks[0].enter(groups[0], 1.0)
     assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
 
 
 def test_failed_first_operation() -> None:
-    """A first operation that raised is blamed on the creation as well, not on ranks that were ended."""
+    """A first operation that raised is blamed on the creation too, not on ranks that were ended."""
     world, groups = members_only()
     for rank in (0, 3):
         world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.5, how=How.FAILED)

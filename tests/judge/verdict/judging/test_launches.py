@@ -1,4 +1,4 @@
-"""Launches: the ranks that are not there, the ranks that look for a store elsewhere, and those that failed."""
+"""Verdicts on launches: missing ranks, ranks that use another address, and ranks that failed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.tapes.fake_tape import SECOND
 from tests.support.worlds.detectors import Watching
 from tests.support.worlds.fake_world import RUN, THRESHOLD_NS, FakeWorld, group_of
@@ -25,14 +25,14 @@ NODE = "node0:29500"
 
 
 def at(address: str, size: int = 4, has_store: bool = False) -> GroupView:
-    """The default group as a rank sees it that meets the others at an address."""
+    """Return the default group with the address of its store."""
     view = group_of(*range(size), description="default_pg")
     name = dataclasses.replace(view.name, address=address, backend="gloo" if has_store else "")
     return dataclasses.replace(view, name=name)
 
 
 def launch(world: FakeWorld, ranks: dict[int, GroupView], at_s: float = 1.0) -> dict[int, int]:
-    """Have ranks enter `init_process_group`; returns the numbers of their operations."""
+    """Let ranks enter `init_process_group`, and return the numbers of their operations."""
     return {
         rank: world.ranks[rank].enter(group, at_s, "init_process_group", kind=RecordKind.RENDEZVOUS)
         for rank, group in ranks.items()
@@ -40,19 +40,19 @@ def launch(world: FakeWorld, ranks: dict[int, GroupView], at_s: float = 1.0) -> 
 
 
 def verdict_of(world: FakeWorld, now_s: float = 15.0, only: tuple[int, ...] | None = None) -> Verdict:
-    """The verdict on a launch."""
+    """Return the verdict on a launch."""
     return located_verdict(world.snapshot(now_s, only=only))
 
 
 def judged(world: WorldSnapshot) -> list[Verdict]:
-    """The verdicts on a launch that has ended, in which nobody waits."""
+    """Return the verdicts on a launch that has ended."""
     last = [view.last for view in world.ranks.values() if view.last is not None]
     found = [Judge(world, 5 * SECOND).verdict_on(operation.operation_id) for operation in last[:1]]
     return [locate(world, verdict) for verdict in found if verdict is not None]
 
 
 def test_rank_that_never_came_at_all() -> None:
-    """A rank that was never seen is named, with who waits for it, where, and since when; so is the host that waits."""
+    """A rank that was never seen is named, with the ranks that wait for it, the address and the duration."""
     world = FakeWorld(4)
     launch(world, {0: at(HERE), 1: at(HERE, has_store=True), 2: at(HERE, has_store=True)})
     verdict = verdict_of(world, only=(0, 1, 2))
@@ -64,7 +64,7 @@ def test_rank_that_never_came_at_all() -> None:
 
 
 def test_place_that_is_not_known() -> None:
-    """Where ranks meet is not said if it is not known, or if they look for each other at several addresses."""
+    """No address is stated if it is unknown, or if ranks use several addresses."""
     world = FakeWorld(2)
     launch(world, {1: at("", size=2)})
     assert describe_verdict(verdict_of(world, only=(1,)), 14).startswith(
@@ -80,7 +80,7 @@ def test_place_that_is_not_known() -> None:
 
 
 def test_rank_that_looks_elsewhere() -> None:
-    """A rank without a store that looks for it at another address than its host is named, with both addresses."""
+    """A rank without a store that uses a different address than the host is named, with both addresses."""
     world = FakeWorld(4)
     launch(world, {0: at(HERE), 1: at(HERE, has_store=True), 2: at(HERE, has_store=True), 3: at(THERE)})
     verdict = verdict_of(world)
@@ -96,7 +96,7 @@ def test_rank_that_looks_elsewhere() -> None:
 
 
 def test_other_name_for_the_same_address() -> None:
-    """A rank that has the store is not named because its node has another name for the address."""
+    """A rank connected to the store is not named if its node only has another name for the address."""
     world = FakeWorld(4)
     launch(world, {0: at(NODE), 1: at("10.0.0.1:29500", has_store=True), 2: at(NODE, has_store=True)})
     verdict = verdict_of(world, only=(0, 1, 2))
@@ -105,7 +105,7 @@ def test_other_name_for_the_same_address() -> None:
 
 
 def test_rank_that_only_just_looks_elsewhere() -> None:
-    """A rank that came a moment ago is not named before it has looked for the store for the threshold."""
+    """A rank is not named before it has looked for the store for the threshold."""
     world = FakeWorld(3)
     launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
     launch(world, {2: at(THERE, 3)}, at_s=14.0)
@@ -113,7 +113,7 @@ def test_rank_that_only_just_looks_elsewhere() -> None:
 
 
 def test_rank_that_cannot_reach_the_store() -> None:
-    """A rank that looks at the host's own address and reaches nothing is named, if all others are there."""
+    """A rank that cannot connect to the host's address is named, if no rank is unseen."""
     world = FakeWorld(3)
     launch(world, {0: at(NODE, 3), 1: at(NODE, 3), 2: at(NODE, 3, has_store=True)})
     verdict = verdict_of(world)
@@ -126,7 +126,7 @@ def test_rank_that_cannot_reach_the_store() -> None:
 
 
 def test_host_that_failed() -> None:
-    """The rank that could not host the store, because its port was taken, is named, with the reason and the address."""
+    """The rank that could not host the store, because its port was in use, is named, with the address."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(HERE, 3) for rank in range(3)})
     world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
@@ -147,7 +147,7 @@ def test_host_that_failed() -> None:
 
 
 def test_host_that_tries_another_port() -> None:
-    """A host that has handled that its port was taken, and lives, is not named for it."""
+    """A host that has handled an occupied port, and lives, is not named."""
     world = FakeWorld(2)
     numbers = launch(world, {0: at(HERE, 2), 1: at(HERE, 2)})
     world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
@@ -157,7 +157,7 @@ def test_host_that_tries_another_port() -> None:
 
 
 def test_several_processes_of_one_rank() -> None:
-    """Where a rank is missing because two processes claim to be another one, both are said, with their ids."""
+    """If a rank is missing and two processes claim another rank, their pids are stated."""
     world = FakeWorld(3)
     launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
     seen = world.snapshot(15.0, only=(0, 1))
@@ -168,7 +168,7 @@ def test_several_processes_of_one_rank() -> None:
 
 
 def too_small() -> tuple[FakeWorld, int]:
-    """A world of two ranks that three have come to, and the number of the third one's operation."""
+    """Build a world of two ranks with three processes. Return it with the number of the third one's operation."""
     world = FakeWorld(3)
     numbers = launch(world, dict.fromkeys(range(3), at(HERE, 2)))
     for rank in range(2):
@@ -177,7 +177,7 @@ def too_small() -> tuple[FakeWorld, int]:
 
 
 def test_rank_that_waits_in_a_world_that_is_too_small() -> None:
-    """A rank that no world of that size has is named while it waits for its store, with the reason."""
+    """A rank number beyond the world size is named while it waits for the store, with the reason."""
     world, _ = too_small()
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
@@ -188,7 +188,7 @@ def test_rank_that_waits_in_a_world_that_is_too_small() -> None:
 
 
 def test_rank_that_fails_in_a_world_that_is_too_small() -> None:
-    """Once it has failed, too, as the backend then has no place for it; the others go on."""
+    """A rank beyond the world size is also named after it has failed in the backend, while the others continue."""
     world, number = too_small()
     world.ranks[2].end(number, 1.1, How.FAILED, "RuntimeError")
     world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
@@ -200,7 +200,7 @@ def test_rank_that_fails_in_a_world_that_is_too_small() -> None:
 
 
 def test_another_world_size() -> None:
-    """Where ranks at one address were given several sizes, that is said; the fewer are named, and not as missing."""
+    """If ranks at one address have different world sizes, the minority is named, and not as missing."""
     world = FakeWorld(4)
     launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
     seen = world.snapshot(15.0, only=(0, 1))
@@ -216,7 +216,7 @@ def test_another_world_size() -> None:
 
 
 def test_world_sizes_without_a_majority() -> None:
-    """Where as many ranks have one size as the other, none is named."""
+    """If both sizes have the same number of ranks, none is named."""
     world = FakeWorld(3)
     launch(world, {0: at(HERE, 2)})
     seen = world.snapshot(15.0, only=(0,))
@@ -232,7 +232,7 @@ FILE = "/scratch/job/store"
 
 
 def test_file_of_an_earlier_launch() -> None:
-    """Ranks that find nobody where a file leads them are not blamed, nor are those that still look: the file is."""
+    """Ranks misled by a rendezvous file of an earlier launch are not blamed: the file is."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(FILE, 3, has_store=rank > 0) for rank in range(3)})
     world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
@@ -243,7 +243,7 @@ def test_file_of_an_earlier_launch() -> None:
 
 
 def test_file_of_an_earlier_launch_and_a_rank_to_come() -> None:
-    """The file is the cause also when the rank that it has misled has ended, and another one has yet to come."""
+    """The file is also the cause if the misled rank has ended and another rank is still missing."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(FILE, 3, has_store=True) for rank in (1, 2)})
     world.ranks[2].end(numbers[2], 9.0, How.FAILED, "RuntimeError", Blame.CONNECTION)
@@ -258,7 +258,7 @@ def test_file_of_an_earlier_launch_and_a_rank_to_come() -> None:
 
 
 def test_file_that_leads_to_a_rank_that_has_died() -> None:
-    """Where a rank has died before, it is named, for nobody listens at its address either."""
+    """If a rank has died before, it is named, since nothing listens at its address either."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(FILE, 3, has_store=True) for rank in range(3)})
     world.ranks[0].is_seen_to_die(1.5, signal.SIGKILL)
@@ -270,7 +270,7 @@ def test_file_that_leads_to_a_rank_that_has_died() -> None:
 
 
 def test_file_in_which_all_have_come() -> None:
-    """Where all have come and none can go on, it is said that the file may be an old one; an address is not."""
+    """If all ranks wait and none proceeds, the sentence says that the file may be old. An address is not doubted."""
     for address, is_said in ((FILE, True), (HERE, False)):
         world = FakeWorld(2)
         launch(world, {rank: at(address, 2, has_store=True) for rank in range(2)})
@@ -280,7 +280,7 @@ def test_file_in_which_all_have_come() -> None:
 
 
 def test_address_of_a_process_that_is_gone() -> None:
-    """A rank that fails first, as nobody answers where the store says, is not left to look like the cause."""
+    """If a rank fails first because no process answers at an address in the store, the sentence states that."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at("localhost:29500", size=3, has_store=True) for rank in range(3)})
     watching = Watching(world).until(1.05)

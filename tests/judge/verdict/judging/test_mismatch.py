@@ -1,4 +1,4 @@
-"""Ranks that reach the same place with different calls: what is found, which rank is named, and what is legal."""
+"""Verdicts on mismatched calls: the difference, the named rank, and legal differences."""
 
 import dataclasses
 from typing import Any
@@ -10,8 +10,8 @@ from otel_torchdist.judge.world.mismatch import Field, Mismatch, compare
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import SignatureName
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 
@@ -20,7 +20,7 @@ NCCL = dataclasses.replace(EVERYBODY, name=dataclasses.replace(EVERYBODY.name, b
 
 
 def the_mismatch(world: WorldSnapshot) -> Mismatch:
-    """The disagreement in the verdict."""
+    """Return the mismatch of the verdict."""
     verdict = the_verdict(world)
     assert verdict.kind is VerdictKind.MISMATCHED
     assert verdict.mismatch is not None
@@ -34,7 +34,7 @@ def enter(rank: FakeRank, operation: str, at_s: float = 10.0, **differs: Any) ->
 
 
 def odd_world(operation: str, odd_operation: str, group: GroupView = EVERYBODY, **differs: Any) -> FakeWorld:
-    """All ranks have met once; then rank 2 does something else than the others."""
+    """Let all ranks complete one operation, and then rank 2 make a different call than the others."""
     world = FakeWorld(4)
     world.meet(group, 1.0)
     for rank in world.ranks:
@@ -55,7 +55,7 @@ def odd_world(operation: str, odd_operation: str, group: GroupView = EVERYBODY, 
     ],
 )
 def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> None:
-    """Ranks reach the end of their dictionaries one after the other: known names are compared, shapes are not."""
+    """If ranks stop recording shapes at different times, names are compared, but shapes are not."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     capped = dataclasses.replace(full, shapes=(), **odd)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
@@ -66,7 +66,7 @@ def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> 
 
 
 def test_shapes_that_were_left_out_on_one_rank() -> None:
-    """The shapes of the others are compared as usual."""
+    """If one rank omits shapes, the shapes of the other ranks are compared."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     other, capped = (dataclasses.replace(full, shapes=shapes) for shapes in (((5, 5),), ()))
     arrivals = {rank: Arrival(7, signature, -1) for rank, signature in enumerate((full, full, capped, other))}
@@ -117,7 +117,7 @@ def test_shapes_that_were_left_out_on_one_rank() -> None:
     ],
 )
 def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, Any], field: Field, said: str) -> None:
-    """One rank differs from three: it is named, with what it has and what the others have."""
+    """One rank differs from three: it is named, with both values."""
     snapshot = odd_world(operation, odd, **differs).snapshot(25.0)
     mismatch = the_mismatch(snapshot)
     assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (field, (2,), 2)
@@ -127,7 +127,7 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
 
 
 def test_without_a_majority_all_are_named() -> None:
-    """Two against two: it is unknown which is right."""
+    """Two ranks against two: all are named."""
     world = FakeWorld(4)
     for rank in world.ranks:
         enter(rank, "all_reduce", dtype="float32" if rank.rank < 2 else "bfloat16")
@@ -141,7 +141,7 @@ def test_without_a_majority_all_are_named() -> None:
 
 
 def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
-    """Rank 2 left out a broadcast and is one ahead since: the first place that differs is reported, not the last."""
+    """Rank 2 left out a broadcast and has been one call ahead since: the first difference is reported, not the last."""
     world = FakeWorld(4)
     for rank in world.ranks:
         if rank.rank != 2:
@@ -155,7 +155,7 @@ def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
 
 
 def test_one_that_is_over_counts_too() -> None:
-    """Gloo lets a rank with another dtype leave: its call is remembered, and it is named."""
+    """A rank with another dtype may leave an operation of gloo: its call is remembered, and it is named."""
     world = odd_world("all_reduce", "all_reduce", dtype="int64")
     world.ranks[2].end(2, 11.0)
     mismatch = the_mismatch(world.snapshot(25.0))
@@ -163,7 +163,7 @@ def test_one_that_is_over_counts_too() -> None:
 
 
 def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
-    """A backend ends processes whose calls do not match: the cause is reported, not the death."""
+    """If a backend ends processes with mismatched calls, the mismatch is reported, not the death."""
     world = odd_world("all_reduce", "all_reduce", shape=(1024,))
     world.ranks[2].end(2, 11.0, How.FAILED, "RuntimeError")
     world.ranks[2].die(11.5, TapeState.FAILED, "RuntimeError")
@@ -175,7 +175,7 @@ def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all_single", "reduce_scatter"])
 def test_sizes_of_their_own_are_legal(operation: str) -> None:
-    """Some operations take tensors of different sizes: then a rank that has not entered is absent."""
+    """Some operations take different sizes from each rank: a rank that has not entered is absent."""
     world = odd_world(operation, operation, NCCL, shape=(3,))
     for rank in (0, 2):
         world.ranks[rank].end(2, 11.0)
@@ -184,7 +184,7 @@ def test_sizes_of_their_own_are_legal(operation: str) -> None:
 
 @pytest.mark.parametrize("wants_one_size", [False, True])
 def test_sizes_in_all_gather(wants_one_size: bool) -> None:
-    """Each rank may pass a tensor of its own size, but not to gloo, which ends ranks whose sizes differ."""
+    """Ranks may gather tensors of different sizes, but not with gloo, which ends such ranks."""
     passed = [SignatureName("all_gather", "", ((size,),), ("float32",), "cpu", 1) for size in (8, 8, 3)]
     arrivals = {rank: Arrival(7, signature, -1, wants_one_size=wants_one_size) for rank, signature in enumerate(passed)}
     found = compare(arrivals, OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7))
@@ -207,7 +207,7 @@ def test_sends_and_receives_are_not_compared() -> None:
 
 
 def test_counts_that_cannot_be_compared_are_not() -> None:
-    """A group first seen after it was in use is counted from there on each rank: places mean nothing."""
+    """If recording began after a group's first call, ranks count from different calls: nothing is compared."""
     world = FakeWorld(2)
     pair = group_of(0, 1, aligned=False)
     world.ranks[0].enter(pair, 1.0, "all_reduce")

@@ -1,9 +1,9 @@
-"""Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
+"""Mismatched calls that completed are no cause of a later stall, unless a rank has been out of step since."""
 
 from otel_torchdist.judge.world.mismatch import Field
-from otel_torchdist.model.finding import Finding, FindingKind
 from otel_torchdist.model.kinds import How
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.finding import Finding, FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.telemetry import semconv
 from tests.support.worlds.detectors import EVERYBODY, Watching
 from tests.support.worlds.fake_world import FakeWorld
@@ -11,7 +11,7 @@ from tests.support.worlds.judging import named, the_verdict
 
 
 def metric_step(world: FakeWorld, at_s: float) -> None:
-    """A step in which rank 3 logs a metric as int32, which gloo reduces without complaint."""
+    """Let all ranks make a step in which rank 3 reduces a metric as int32, which gloo accepts."""
     world.meet(EVERYBODY, at_s)
     calls = {
         rank.rank: rank.enter(EVERYBODY, at_s, dtype="int32" if rank.rank == 3 else "float32") for rank in world.ranks
@@ -21,7 +21,7 @@ def metric_step(world: FakeWorld, at_s: float) -> None:
 
 
 def metric_world() -> FakeWorld:
-    """Three such steps."""
+    """Build a world after three such steps."""
     world = FakeWorld(4)
     for step in range(3):
         metric_step(world, float(step))
@@ -29,21 +29,21 @@ def metric_world() -> FakeWorld:
 
 
 def wait_for(world: FakeWorld, *late: int) -> None:
-    """All ranks but `late` wait in the next all_reduce."""
+    """Let all ranks but `late` wait in the next all_reduce."""
     for rank in world.ranks:
         if rank.rank not in late:
             rank.enter(EVERYBODY, 5.0)
 
 
 def test_absent_rank_is_named_and_not_an_old_mismatch() -> None:
-    """Rank 1 does not arrive; rank 3's long-standing different calls have ended on all ranks."""
+    """Rank 1 is absent. Rank 3's mismatched calls have completed on all ranks."""
     world = metric_world()
     wait_for(world, 1)
     assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (1,))
 
 
 def test_rank_of_an_old_mismatch_that_is_absent_itself() -> None:
-    """Rank 3 has left nothing out: it is absent, and its metric has nothing to do with it."""
+    """Rank 3 has skipped nothing: it is absent, and its mismatched metric is not the cause."""
     world = metric_world()
     wait_for(world, 3)
     assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
@@ -58,7 +58,7 @@ def test_death_is_not_explained_by_an_old_mismatch() -> None:
 
 
 def test_old_mismatch_is_a_finding_beside_the_stall() -> None:
-    """The stall and the mismatch are both reported, each for itself."""
+    """The stall and the mismatch are both reported, independently."""
     world = metric_world()
     wait_for(world, 1)
     watching = Watching(world).until(30.0)
@@ -69,7 +69,7 @@ def test_old_mismatch_is_a_finding_beside_the_stall() -> None:
 
 
 def test_newer_mismatch_that_does_not_end() -> None:
-    """The old one ended well, the newest does not: the newest is the cause."""
+    """An old mismatch completed, and the newest does not: the newest is the cause."""
     world = metric_world()
     for rank in world.ranks:
         rank.enter(EVERYBODY, 5.0, "barrier" if rank.rank == 2 else "all_reduce")
@@ -79,7 +79,7 @@ def test_newer_mismatch_that_does_not_end() -> None:
 
 
 def test_mismatch_that_is_still_open_on_one_rank() -> None:
-    """Later operations of the group have ended there, but this one has not: it may be the cause."""
+    """A mismatch still open on one rank may be the cause, although later operations of the group have ended there."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.0)
     calls = {
@@ -93,7 +93,7 @@ def test_mismatch_that_is_still_open_on_one_rank() -> None:
 
 
 def test_mismatch_that_raised_on_one_rank() -> None:
-    """The odd call did not end well there."""
+    """A mismatched call that raised on one rank is the cause."""
     world = FakeWorld(4)
     calls = {
         rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32") for rank in range(4)
@@ -106,7 +106,7 @@ def test_mismatch_that_raised_on_one_rank() -> None:
 
 
 def test_rank_that_has_made_one_call_more() -> None:
-    """Rank 2 has made one broadcast more than the others and waits at the end, where they do not arrive."""
+    """Rank 2 has made an additional broadcast, and now waits in an operation that the others do not enter."""
     world = FakeWorld(4)
     for rank in world.ranks:
         if rank.rank == 2:

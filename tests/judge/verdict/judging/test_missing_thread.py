@@ -1,4 +1,4 @@
-"""For a rank that does not arrive, the thread that should is shown, not one that waits elsewhere."""
+"""The thread shown for a missing rank: the one that should enter, not one that waits elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.stacks import Stacks, ThreadStack
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 
@@ -18,12 +18,12 @@ IDLE = CallSiteName("wait", "/usr/lib/python3.11/threading.py", 9)
 
 
 def stack(thread: int, name: str, function: str) -> ThreadStack:
-    """A thread in a user function."""
+    """Build a thread in a user function."""
     return ThreadStack(thread, name, (CallSiteName(function, "/home/user/train.py", 7),))
 
 
 def located(world: FakeWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Verdict:
-    """The verdict with places, of ranks that have written these stacks."""
+    """Return the located verdict on ranks with these stacks."""
     snapshot = world.snapshot(25.0)
     views = {
         rank: dataclasses.replace(view, stacks=Stacks(snapshot.taken_ns, stacks[rank])) if rank in stacks else view
@@ -34,7 +34,7 @@ def located(world: FakeWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Ver
 
 
 def functions(verdict: Verdict) -> dict[int, str]:
-    """The place that is reported for each rank."""
+    """Return the function shown for each rank."""
     return {rank: place.frame.function for rank, place in verdict.places.items() if place.frame is not None}
 
 
@@ -50,7 +50,7 @@ def test_main_thread_is_shown_although_another_one_waits() -> None:
 
 
 def test_both_threads_of_a_checkpoint() -> None:
-    """The thread named like the one that waits on the other rank, and the one that entered that group before."""
+    """Shown is the thread named like the waiting thread on the other rank, or the last one in the group."""
     world = FakeWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(CHECKPOINT, 1.0, "barrier", thread=SAVER)

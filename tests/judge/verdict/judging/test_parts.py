@@ -1,4 +1,4 @@
-"""Exchanges whose split sizes do not fit: the verdict while they hang, after ranks have died in them, and later."""
+"""Verdicts on exchanges with mismatched split sizes: while they hang, after deaths in them, and later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_torchdist.judge.verdict.judging.mismatched import find_cause
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, named, spoken
 
@@ -19,7 +19,7 @@ ROW = 16
 
 
 def splits_of(sent: tuple[int, ...], expected: tuple[int, ...]) -> Splits:
-    """Splits in rows of sixteen bytes."""
+    """Build splits in rows of sixteen bytes."""
     out, back = (tuple(ROW * part for part in parts) for parts in (sent, expected))
     return Splits(out, max(out), sum(back), back, ROW)
 
@@ -27,7 +27,7 @@ def splits_of(sent: tuple[int, ...], expected: tuple[int, ...]) -> Splits:
 def exchange(
     world: FakeWorld, group: GroupView, odd: int, to: int, rows: int = 3, absent: tuple[int, ...] = ()
 ) -> dict[int, int]:
-    """All members send each other five rows and expect five, but `odd` sends `to` others; returns their calls."""
+    """Let all members exchange five rows each, except from `odd` to `to`, and return their calls."""
     numbers: dict[int, int] = {}
     members = group.name.ranks
     for rank in sorted({*members} - {*absent}):
@@ -45,7 +45,7 @@ def exchange(
 
 
 def test_while_it_hangs(world: FakeWorld, group: GroupView) -> None:
-    """Both ranks are named, with what one sends and the other expects, although all have entered."""
+    """While the exchange hangs, both ranks are named, with the sent and the expected size."""
     exchange(world, group, odd=1, to=2)
     snapshot = world.snapshot(20.1)
     verdict = located_verdict(snapshot)
@@ -58,13 +58,13 @@ def test_while_it_hangs(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_at_once(world: FakeWorld, group: GroupView) -> None:
-    """It is certain as soon as both ranks of a pair have entered: no other has to come."""
+    """The mismatch is reported once both ranks of a pair have entered, without waiting for other ranks."""
     exchange(world, group, odd=1, to=2, absent=(0, 3))
     assert named(world.snapshot(10.5)) == (VerdictKind.MISMATCHED, (1, 2))
 
 
 def test_ranks_of_a_group() -> None:
-    """Ranks of a group of experts are named by their global rank."""
+    """Members of a subgroup are named by global rank."""
     world, experts = FakeWorld(4), group_of(1, 3, description="ep")
     exchange(world, experts, odd=3, to=1, rows=7)
     snapshot = world.snapshot(20.0)
@@ -73,7 +73,7 @@ def test_ranks_of_a_group() -> None:
 
 
 def test_ranks_that_died_in_it(world: FakeWorld, group: GroupView) -> None:
-    """The backend has ended the receiver, and the others failed: that is not a death of their own."""
+    """If the backend ends the receiver and the others fail, the mismatch is reported, not the death."""
     numbers = exchange(world, group, odd=1, to=2, rows=8)
     for rank in (0, 1, 3):
         world.ranks[rank].end(numbers[rank], 10.2, How.FAILED, "RuntimeError")
@@ -85,7 +85,7 @@ def test_ranks_that_died_in_it(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_sizes_that_nobody_recorded(world: FakeWorld, group: GroupView) -> None:
-    """Splits that were lost on one side are no mismatch."""
+    """Splits that one side did not record are no mismatch."""
     for rank in world.ranks:
         lost = rank.rank == 2
         rank.enter(
@@ -109,7 +109,7 @@ def test_sizes_that_nobody_recorded(world: FakeWorld, group: GroupView) -> None:
 def test_everybody_has_come_out(
     world: FakeWorld, group: GroupView, backend: str, is_missing: bool, kind: VerdictKind, ranks: tuple[int, ...]
 ) -> None:
-    """An exchange that did not fit explains a later operation if all ranks are in that, and transfers have no ends."""
+    """A completed exchange explains a later operation that all ranks are in, if transfers have no boundaries."""
     group = dataclasses.replace(group, name=dataclasses.replace(group.name, backend=backend))
     numbers = exchange(world, group, odd=1, to=2)
     for rank in world.ranks:

@@ -1,4 +1,4 @@
-"""The verdict on sends and receives: which side is missing, and when that cannot be known."""
+"""Verdicts on sends and receives: the missing side, and cases in which it is unknown."""
 
 import dataclasses
 import signal
@@ -10,7 +10,7 @@ from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import EVERYBODY, located_verdict, named, operation_id_of
 
@@ -19,7 +19,7 @@ P2P = Flag.POINT_TO_POINT
 
 @pytest.mark.parametrize(("waiting", "missing"), [("recv", "send"), ("send", "recv")])
 def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: str) -> None:
-    """The side that is not posted is named, with the operation that it should have entered."""
+    """The missing side is named, with the operation that it should have entered."""
     world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
@@ -44,7 +44,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
 
 
 def test_receive_from_any_rank_blames_no_rank() -> None:
-    """It is unknown which peer should have sent."""
+    """A receive from any rank does not show which peer should have sent."""
     world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
     verdict = located_verdict(world.snapshot(15.0))
@@ -52,7 +52,7 @@ def test_receive_from_any_rank_blames_no_rank() -> None:
 
 
 def test_receive_from_any_rank_upsets_the_count() -> None:
-    """A send taken by a receive from any rank leaves the counts of both sides different: they are not compared."""
+    """After a send to a receive from any rank, the counts of both sides differ, so they are not compared."""
     world = FakeWorld(2)
     pair = group_of(0, 1)
     world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
@@ -65,7 +65,7 @@ def test_receive_from_any_rank_upsets_the_count() -> None:
 @pytest.mark.parametrize("counted", [1, 5, 7])
 @pytest.mark.parametrize(("waiting", "posted"), [("recv", "send"), ("send", "recv")])
 def test_count_that_one_side_has_forgotten(waiting: str, posted: str, counted: int) -> None:
-    """A peer that has forgotten how many messages came before counts anew: nothing is concluded from its numbers."""
+    """A peer that has forgotten its count restarts it, so its sequence numbers are not used."""
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 1.0, waiting, flags=P2P, peer=1, tag=9, sequence=5)
     number = world.ranks[1].enter(
@@ -82,7 +82,7 @@ def test_count_that_one_side_has_forgotten(waiting: str, posted: str, counted: i
 
 
 def test_receive_whose_sender_waits_in_a_collective() -> None:
-    """Rank 0 receives what rank 1 does not send: rank 1 waits for rank 0 in a barrier. There is no send."""
+    """Rank 0 waits for a send of rank 1, which waits for rank 0 in a barrier: the receive is unmatched."""
     world = FakeWorld(2)
     pair = group_of(0, 1, description="pair")
     world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
@@ -105,7 +105,7 @@ def test_receive_whose_sender_has_ended() -> None:
 
 
 def test_two_receives_from_each_other() -> None:
-    """Both sides receive first and would send later: they wait for each other, and neither lacks anything else."""
+    """Both ranks receive first and send later: they wait for each other, and no call is missing."""
     world = FakeWorld(2)
     for rank in (0, 1):
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
@@ -118,7 +118,7 @@ def test_two_receives_from_each_other() -> None:
 
 
 def test_message_of_another_size() -> None:
-    """Where a receiver expects less than is sent, its backend ends it: sizes and both lines are said, not its death."""
+    """If a receiver expects less than is sent, its backend ends it: sizes and both lines are stated, not the death."""
     world = FakeWorld(2)
     pair = group_of(0, 1, description="pair")
     sends = CallSiteName("forward", "/home/user/stage.py", 12)
@@ -137,7 +137,7 @@ def test_message_of_another_size() -> None:
 
 @pytest.mark.parametrize(("backend", "kind"), [("gloo", VerdictKind.DEAD), ("nccl", VerdictKind.MISMATCHED)])
 def test_receiver_with_room_for_more(backend: str, kind: VerdictKind) -> None:
-    """Gloo takes a message that is smaller than expected: a rank that is killed as it receives one has died."""
+    """With gloo, messages may be smaller than the buffer, so a receiver that is killed has died."""
     world, pair = FakeWorld(2), group_of(0, 1, description="pair")
     pair = dataclasses.replace(pair, name=dataclasses.replace(pair.name, backend=backend))
     for rank, name, size in ((0, "send", 8), (1, "recv", 16)):
@@ -152,7 +152,7 @@ STAGE = CallSiteName("recv_forward", "/home/user/stage.py", 17)
 
 
 def pipeline(world: FakeWorld, steps: int) -> None:
-    """Rank 1 sends to rank 3 in each step, which receives in a line of its own."""
+    """Let rank 1 send to rank 3 in each step, which receives at a separate line."""
     for step in range(steps):
         for rank, name, peer in ((1, "send", 3), (3, "recv", 1)):
             number = world.ranks[rank].enter(EVERYBODY, step, name, flags=P2P, peer=peer, frames=(STAGE,))
@@ -161,9 +161,9 @@ def pipeline(world: FakeWorld, steps: int) -> None:
 
 @pytest.mark.parametrize("line", [17, 40])
 def test_receive_from_another_rank_than_before(line: int) -> None:
-    """A line that has received from rank 1 and now does from rank 2, while rank 1 sends: its rank is named, not rank 2.
+    """If a line that always received from rank 1 now receives from rank 2, while rank 1 sends, its rank is named.
 
-    From another line it may be meant, and then rank 2 owes the send.
+    A receive from a new line may be intended, and then rank 2 is named.
     """
     world, pair = FakeWorld(4), group_of(2, 3, description="tp")
     pipeline(world, 3)
@@ -181,7 +181,7 @@ def test_receive_from_another_rank_than_before(line: int) -> None:
 
 
 def test_send_to_another_rank_than_before() -> None:
-    """The same of a send: the rank that now sends to another one is named among all that wait for each other."""
+    """The same for a send: of the ranks that wait for each other, the one that sends to a new peer is named."""
     world, pair = FakeWorld(4), group_of(2, 3, description="tp")
     pipeline(world, 3)
     world.ranks[1].enter(EVERYBODY, 4.0, "send", flags=P2P, peer=2, frames=(STAGE,))

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from otel_torchdist.judge.verdict.verdict import Doubt
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
@@ -12,7 +12,7 @@ from tests.support.worlds.schedule import Meeting, play
 
 @st.composite
 def schedules(draw: st.DrawFn, size: int) -> list[Meeting]:
-    """Operations of random groups in an order that all ranks keep; some in flight, some with unseen waits."""
+    """Generate operations of random groups in one order; some are in flight, and some waits are unrecorded."""
     members = st.sets(st.integers(0, size - 1), min_size=2).map(sorted)
     groups = draw(st.lists(members, min_size=1, max_size=5))
     views = [group_of(*ranks, nth=nth) for nth, ranks in enumerate(groups)]
@@ -25,10 +25,10 @@ SIZE = 6
 
 @few_and_many(30, 300, schedules(SIZE), st.integers(0, SIZE - 1), st.data())
 def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
-    """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
+    """Every stall of other ranks leads to the late rank alone.
 
-    Where ranks besides the late one have operations in flight and do not block as far as records show, a circle may
-    stay undecided; then only the ranks of the circle are listed, and none is blamed.
+    If other ranks have operations in flight and no recorded wait, a circle may stay undecided. Then its ranks are
+    listed, and none is blamed.
     """
     blocking = [Meeting(meeting.group) for meeting in schedule]
     parts = sum(late in meeting.group.members for meeting in schedule)
@@ -46,7 +46,7 @@ def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int,
 
 @few_and_many(30, 100, schedules(SIZE))
 def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
-    """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""
+    """If no rank is late, there is no verdict, even with operations in flight."""
     world = FakeWorld(SIZE)
     now_s = play(world, schedule, {})
     assert verdicts(world.snapshot(now_s + 60)) == {}

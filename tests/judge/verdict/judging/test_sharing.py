@@ -1,4 +1,4 @@
-"""Groups that two threads of a rank share: the verdict says so, and names no rank for what is chance."""
+"""The verdict `shared_group`: two threads share a group, and no rank is named, since their order is random."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.next_steps import next_step
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.kinds import Flag, Phase
-from otel_torchdist.model.occupations import Engagement, SharedGroup
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.occupations import OccupationKind, SharedGroup
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, named, verdicts
@@ -22,9 +22,9 @@ LOG = "log_metrics (train.py)"
 
 
 def call_from_main(rank: FakeRank, at_s: float, is_ddp: bool = False) -> int:
-    """The call of the main thread: a bucket of DDP, or one that blocks."""
+    """Make the main thread's call: a DDP bucket, or a blocking call."""
     if is_ddp:
-        rank.engage(Engagement.BACKWARD, at_s - 0.01, MAIN)
+        rank.engage(OccupationKind.BACKWARD, at_s - 0.01, MAIN)
     return rank.enter(
         PAIR,
         at_s,
@@ -39,12 +39,12 @@ def call_from_main(rank: FakeRank, at_s: float, is_ddp: bool = False) -> int:
 
 
 def call_from_metrics(rank: FakeRank, at_s: float, shape: tuple[int, ...] = (3,)) -> int:
-    """The call of another thread, which logs metrics."""
+    """Make the call of another thread, which logs metrics."""
     return rank.enter(PAIR, at_s, thread=METRICS, caller=LOG, shape=shape, line=30)
 
 
 def test_calls_in_another_order() -> None:
-    """Rank 0's main thread came first, and rank 1's other one: neither rank is to blame, the sharing is."""
+    """On rank 0 the main thread came first, on rank 1 the other thread: the sharing is the cause, not a rank."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0)
     call_from_metrics(world.ranks[0], 1.1)
@@ -60,7 +60,7 @@ def test_calls_in_another_order() -> None:
 
 
 def test_calls_of_different_operations() -> None:
-    """Where the calls that meet differ, the sentence says once for how long, and nothing twice."""
+    """If the paired calls differ, the sentence states the duration once, and repeats nothing."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0)
     call_from_metrics(world.ranks[0], 1.1)
@@ -72,7 +72,7 @@ def test_calls_of_different_operations() -> None:
 
 
 def test_with_buckets_of_ddp() -> None:
-    """The same where the main thread waits in `backward` for what it has issued without blocking."""
+    """The same if the main thread waits in `backward` for DDP's buckets."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0, is_ddp=True)
     call_from_metrics(world.ranks[0], 1.1)
@@ -82,7 +82,7 @@ def test_with_buckets_of_ddp() -> None:
 
 
 def test_calls_that_look_the_same() -> None:
-    """Ranks that wait for different threads do so too if all of their calls are alike."""
+    """The same if all calls look equal."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0)
     call_from_metrics(world.ranks[0], 1.1, (1000,))
@@ -101,7 +101,7 @@ def test_threads_of_a_pool() -> None:
 
 
 def test_seen_before() -> None:
-    """Calls that met before explain calls that do not match now, even if only one thread is blocked."""
+    """Earlier overlaps explain a current mismatch, even if only one thread is blocked."""
     world = FakeWorld(2)
     for rank, elements in zip(world.ranks, (10, 20), strict=True):
         rank.enter(PAIR, 1.0, shape=(elements,))
@@ -110,7 +110,7 @@ def test_seen_before() -> None:
 
 
 def test_mismatch_without_sharing() -> None:
-    """One thread of each rank: the calls do not match, and that is what is said."""
+    """With one thread per rank, a mismatch is reported as such."""
     world = FakeWorld(2)
     for rank, elements in zip(world.ranks, (10, 20), strict=True):
         rank.enter(PAIR, 1.0, shape=(elements,), caller=MAIN_THREAD)
@@ -118,7 +118,7 @@ def test_mismatch_without_sharing() -> None:
 
 
 def test_rank_that_helps_itself_with_a_thread() -> None:
-    """Rank 1 makes its part of a call from another thread, rank 0 from its main one: which is odd, but no chance."""
+    """Rank 1 always calls from another thread, rank 0 from its main thread: unusual, but not random."""
     world = FakeWorld(2)
     for rank in world.ranks:
         rank.end(call_from_main(rank, 1.0), 1.1)
@@ -128,7 +128,7 @@ def test_rank_that_helps_itself_with_a_thread() -> None:
 
 
 def test_rank_that_is_late_in_a_group_of_two_threads() -> None:
-    """Both threads of rank 0 wait in the group, and rank 1 has not come at all: that is what holds them up."""
+    """Both threads of rank 0 wait in the group, and rank 1 has not entered: rank 1 is absent."""
     world = FakeWorld(2)
     call_from_main(world.ranks[0], 1.0)
     call_from_metrics(world.ranks[0], 1.1)
@@ -137,7 +137,7 @@ def test_rank_that_is_late_in_a_group_of_two_threads() -> None:
 
 
 def crash(status: int) -> FakeWorld:
-    """Both threads of both ranks wait in the group, in the same order, when rank 0's process ends."""
+    """Let both threads of both ranks wait in the group, in the same order, until rank 0's process ends."""
     world = FakeWorld(2)
     for rank in world.ranks:
         call_from_main(rank, 1.0)
@@ -148,19 +148,19 @@ def crash(status: int) -> FakeWorld:
 
 
 def test_crash_in_a_group_of_two_threads() -> None:
-    """A rank that crashes in it is not to blame: gloo aborts where calls meet that do not match."""
+    """A rank that crashes in a shared group is not blamed: gloo aborts if paired calls do not match."""
     found = verdicts_on_the_dead(crash(signal.SIGABRT))
     assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.SHARED_GROUP, ())}
 
 
 def test_rank_that_is_killed_in_a_group_of_two_threads() -> None:
-    """Who kills a rank does so whatever its threads share."""
+    """A rank that is killed from outside has died, whatever its threads share."""
     found = verdicts_on_the_dead(crash(signal.SIGKILL))
     assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.DEAD, (0,))}
 
 
 def verdicts_on_the_dead(world: FakeWorld) -> list[Verdict]:
-    """What is said of each operation that was open when all had died."""
+    """Return the verdict on each open operation after all ranks have died."""
     snapshot = world.snapshot(20.0)
     judge = Judge(snapshot, THRESHOLD_NS)
     found = [judge.verdict_on(operation.operation_id) for operation in snapshot.ranks[0].open]
@@ -168,7 +168,7 @@ def verdicts_on_the_dead(world: FakeWorld) -> list[Verdict]:
 
 
 def test_groups_of_their_own() -> None:
-    """Two threads that wait in a group each share nothing."""
+    """Two threads that wait in different groups share nothing."""
     world, own = FakeWorld(2), group_of(0, 1, nth=1, description="metrics")
     for rank in world.ranks:
         rank.enter(PAIR, 1.0, thread=MAIN, caller=MAIN_THREAD)

@@ -1,4 +1,4 @@
-"""A rank is as many waiters as it has threads that communicate: which of them should come, and what keeps it."""
+"""Ranks with several threads that communicate: the thread that should enter, and the reason why it does not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.stacks import ThreadStack
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, named, verdicts
@@ -24,22 +24,22 @@ START = CallSiteName("_bootstrap", THREADING, 2)
 
 
 def line(function: str, number: int = 7) -> CallSiteName:
-    """A line of the program."""
+    """Build a line of the program."""
     return CallSiteName(function, "/home/user/train.py", number)
 
 
 def main_stack(*frames: CallSiteName) -> ThreadStack:
-    """The stack of a main thread."""
+    """Build the stack of a main thread."""
     return ThreadStack(MAIN, MAIN_THREAD, (*frames, line("<module>", 99)), is_locked=False)
 
 
 def saver_stack(*frames: CallSiteName, thread: int = SAVER) -> ThreadStack:
-    """The stack of a thread that runs `save`, which has another id each time."""
+    """Build the stack of a thread that runs `save`; each has a new id."""
     return ThreadStack(thread, f"Thread-{thread}", (*frames, line("save", 20), START), is_locked=False)
 
 
 def saver_world() -> FakeWorld:
-    """Rank 0's saver waits for that of rank 1, whose main thread waits for rank 0's; each saver is a new thread."""
+    """Let rank 0's saver wait for rank 1's saver, and rank 1's main thread for rank 0's. Each saver is a new thread."""
     world = FakeWorld(2)
     for rank in world.ranks:
         number = rank.enter(DEFAULT, 0.1, thread=MAIN, caller=MAIN_THREAD)
@@ -52,7 +52,7 @@ def saver_world() -> FakeWorld:
 
 
 def test_saver_that_hangs() -> None:
-    """Rank 0's main thread joins its saver, and rank 1's saver writes: that is absent, in the line where it writes."""
+    """Rank 0's main thread joins its saver, and rank 1's saver writes: rank 1 is absent, at the line that writes."""
     world = saver_world()
     world.ranks[0].write_stacks(19.0, main_stack(JOIN, line("main")), saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("write_shard", 5)))
@@ -65,7 +65,7 @@ def test_saver_that_hangs() -> None:
 
 
 def test_saver_that_hangs_in_its_first_save() -> None:
-    """What should come is known from the other rank, where the thread that waits runs `save` too."""
+    """In a first save, the missing thread is identified by the function of the waiting thread on the other rank."""
     world = FakeWorld(2)
     world.ranks[0].enter(SAVERS, 1.0, thread=SAVER, caller=SAVE)
     world.ranks[1].enter(DEFAULT, 2.0, thread=MAIN, caller=MAIN_THREAD)
@@ -76,7 +76,7 @@ def test_saver_that_hangs_in_its_first_save() -> None:
 
 
 def test_saver_that_is_yet_to_be_started() -> None:
-    """Rank 1 runs no saver, and its main thread, which should start it, waits for rank 0: a circle through threads."""
+    """Rank 1's saver has not started, and its main thread, which should start it, waits for rank 0: a circle."""
     world = saver_world()
     world.ranks[0].write_stacks(19.0, main_stack(JOIN, line("main")), saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")))
@@ -84,7 +84,7 @@ def test_saver_that_is_yet_to_be_started() -> None:
 
 
 def test_main_thread_that_is_busy() -> None:
-    """Rank 0's saver waits in its own group, but it is rank 0's main thread that loads a batch: rank 0 is absent."""
+    """Rank 0's saver waits in its own group, but its main thread loads a batch: rank 0 is absent."""
     world = saver_world()
     world.ranks[0].write_stacks(19.0, main_stack(line("load_batch", 57)), saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("save")))
@@ -97,13 +97,13 @@ def test_main_thread_that_is_busy() -> None:
 
 
 def test_without_stacks() -> None:
-    """As long as no stack shows what the threads do, no rank is named for the wait of another thread."""
+    """Without stacks, the wait of another thread names no rank."""
     verdict = located_verdict(saver_world().snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)
 
 
 def test_loader_that_waits_for_its_own_threads() -> None:
-    """A DataLoader waits for a thread of its own, which calls nothing: the wait of a saver explains no absence."""
+    """A DataLoader waits for its own thread, which makes no calls, so the saver's wait does not explain the absence."""
     world = saver_world()
     loader = CallSiteName("_next_data", "/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", 3)
     waiting = CallSiteName("wait", THREADING, 1)
@@ -118,7 +118,7 @@ def test_loader_that_waits_for_its_own_threads() -> None:
 
 @pytest.mark.parametrize("is_locked", [True, None])
 def test_lock_at_a_line_of_the_program(is_locked: bool | None) -> None:
-    """Rank 0's main thread may wait for a lock that its saver has: what rank 1's saver does decides, not that line."""
+    """Rank 0's main thread may wait for a lock of its saver: the verdict follows the saver, not that line."""
     world = saver_world()
     waiting = dataclasses.replace(main_stack(line("publish", 33)), is_locked=is_locked)
     world.ranks[0].write_stacks(19.0, waiting, saver_stack(line("save")))
@@ -127,7 +127,7 @@ def test_lock_at_a_line_of_the_program(is_locked: bool | None) -> None:
 
 
 def test_locks_on_both_ranks() -> None:
-    """Where no thread is seen to be busy, nobody is named."""
+    """If no thread is known to be busy, no rank is named."""
     world = saver_world()
     for rank, waits in zip(world.ranks, ("publish", "main"), strict=True):
         locked = dataclasses.replace(saver_stack(line("write_shard", 5)), is_locked=True)

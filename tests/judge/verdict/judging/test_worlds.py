@@ -1,4 +1,4 @@
-"""Which rank holds an operation up, and in which words: each row is a claim, a world, and the verdict on it."""
+"""Verdicts and their sentences: each row is a claim, a world, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.judge.verdict.verdict import Doubt
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.judge.verdict.judging.named_worlds import (
     BACKGROUND,
     CALLED,
@@ -294,5 +294,5 @@ ROWS = ABSENT | TRANSPORT | DEAD | FROZEN | CIRCULAR
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_verdict(row: Judged) -> None:
-    """The row's claim."""
+    """Check one row: the verdict on its world."""
     row.check()

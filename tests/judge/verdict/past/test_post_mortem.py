@@ -1,4 +1,4 @@
-"""The verdict on finished runs from what their tapes would show: which rank caused the end, and which only followed."""
+"""Verdicts on finished runs from their tapes: the rank that caused the end, and ranks that only followed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.stacks import Stacks
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import STACK
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
@@ -24,7 +24,7 @@ LATER_NS = START_NS + 1_000_000 * SECOND
 
 
 def verdict_of(world: FakeWorld, now_s: float, signs_s: dict[int, float]) -> Verdict | None:
-    """The verdict when all are gone and each rank's heartbeat stopped as given by `signs_s`, or else at `now_s`."""
+    """Return the verdict after all ranks are gone. Their last heartbeats are at `signs_s`, by default at `now_s`."""
     for rank in world.ranks:
         rank.alive = False
         rank.heartbeat_age_s = now_s - signs_s.get(rank.rank, now_s)
@@ -33,7 +33,7 @@ def verdict_of(world: FakeWorld, now_s: float, signs_s: dict[int, float]) -> Ver
 
 
 def tear(world: FakeWorld, group: GroupView, rank: int, at_s: float, ends: bool = True) -> None:
-    """A rank enters the next operation, which fails after half a second; that ends the rank too, or not."""
+    """Let a rank enter the next operation, which fails after half a second, and may end the rank."""
     one = world.ranks[rank]
     one.end(one.enter(group, at_s), at_s + 0.5, How.FAILED, "RuntimeError")
     if ends:
@@ -41,7 +41,7 @@ def tear(world: FakeWorld, group: GroupView, rank: int, at_s: float, ends: bool 
 
 
 def test_killed_together_while_they_wait_for_one(world: FakeWorld, group: GroupView) -> None:
-    """The missing rank is absent, as it was then; and the age is that of then."""
+    """Ranks are killed together while they wait: the missing rank is absent, with the age at that time."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
     verdict = verdict_of(world, 20.0, {0: 19.6, 1: 19.9, 2: 19.3})
@@ -52,14 +52,14 @@ def test_killed_together_while_they_wait_for_one(world: FakeWorld, group: GroupV
 
 
 def test_killed_together_in_passing(world: FakeWorld, group: GroupView) -> None:
-    """All were in an operation, and nothing had stalled: no rank is to blame."""
+    """Ranks are killed in an operation that had not stalled: no rank is blamed."""
     for rank in range(3):
         world.ranks[rank].enter(group, 19.9)
     assert verdict_of(world, 20.0, {0: 19.2, 3: 19.4}) is None
 
 
 def test_one_fell_silent_before(world: FakeWorld, group: GroupView) -> None:
-    """The others waited for one rank for less than the threshold, and were then killed: it was dead."""
+    """One rank fell silent, and the others, which waited for it, were killed before the threshold: it was dead."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)
     verdict = verdict_of(world, 20.0, {2: 12.0})
@@ -83,7 +83,7 @@ def test_one_held_its_gil(world: FakeWorld, group: GroupView, by_signal: bool, k
 
 
 def test_one_compiled(world: FakeWorld, group: GroupView) -> None:
-    """A rank whose stack leads through torch's compiler is not late; how long that takes differs between ranks."""
+    """A rank that compiles is not late, since compile times differ between ranks."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
     for rank in world.ranks:
@@ -97,7 +97,7 @@ def test_one_compiled(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_one_raised_and_the_launcher_killed_the_others(world: FakeWorld, group: GroupView) -> None:
-    """The rank with an exception of its own is the cause: neither the one that was interrupted nor the one killed."""
+    """The rank that raised is the cause, not the interrupted rank or the killed one."""
     world.ranks[0].enter(group, 19.0)
     tear(world, group, 1, 19.2)
     world.ranks[2].die(19.1, TapeState.FAILED, "ValueError")
@@ -109,7 +109,7 @@ def test_one_raised_and_the_launcher_killed_the_others(world: FakeWorld, group: 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_one_died_and_the_others_were_interrupted(world: FakeWorld, group: GroupView, ends: bool) -> None:
-    """The rank that ended without a record and without a failed operation died first, however close they are."""
+    """The rank that ended without a record and without a failed operation died first, even by a small margin."""
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0 + rank / 10, ends)
     verdict = verdict_of(world, 19.9, {0: 19.0, 1: 19.1, 2: 18.9, 3: 18.8})
@@ -119,14 +119,14 @@ def test_one_died_and_the_others_were_interrupted(world: FakeWorld, group: Group
 
 
 def test_order_that_heartbeats_do_not_show(world: FakeWorld, group: GroupView) -> None:
-    """Two ranks that ended without a record, with last heartbeats within a second: one may be innocent."""
+    """Two ranks ended without a record, with last heartbeats within a second: their order is unknown."""
     tear(world, group, 0, 19.0)
     tear(world, group, 1, 19.0)
     assert verdict_of(world, 19.6, {0: 19.0, 1: 19.0, 2: 18.2, 3: 18.9}) is None
 
 
 def test_one_left_cleanly(world: FakeWorld, group: GroupView) -> None:
-    """A rank that finished before an operation that failed on the others is the one that was missing there."""
+    """A rank that finished before an operation that failed on the others is absent."""
     world.ranks[2].die(18.0, TapeState.FINISHED)
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0)
@@ -136,7 +136,7 @@ def test_one_left_cleanly(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_launcher_asked_a_rank_in_the_operation_to_end(world: FakeWorld, group: GroupView) -> None:
-    """A rank that had come, and exits with code 0 where a launcher ends it, is not named beside the missing one."""
+    """A rank that had entered, and exits with code 0 when a launcher ends it, is not named beside the missing rank."""
     world.ranks[2].die(18.0, TapeState.FINISHED)
     world.ranks[0].enter(group, 19.0)
     for rank in (1, 3):
@@ -155,7 +155,7 @@ def test_all_finished(world: FakeWorld) -> None:
 
 
 def test_living_run(world: FakeWorld, group: GroupView) -> None:
-    """While a rank lives the moment is now, and a dead rank is dead since its last sign of life."""
+    """While a rank lives, the run is judged now, and a dead rank is dead since its last sign of life."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)
     world.ranks[2].die(20.0)

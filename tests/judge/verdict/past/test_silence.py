@@ -1,4 +1,4 @@
-"""All ranks are gone, nothing saw them end, and one of them had fallen silent before: what that shows, and what not."""
+"""Runs whose ends nothing observed, with one rank that fell silent earlier: what that proves, and what it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otel_torchdist.judge.verdict.verdict import Verdict
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 NOW_S = 30.0
@@ -17,7 +17,7 @@ LATER_NS = START_NS + 1_000_000 * SECOND
 
 
 def verdict_of(world: FakeWorld, silent_s: dict[int, float]) -> Verdict | None:
-    """The verdict when all are gone, and some were silent for that long at the last sign of life of the others."""
+    """Return the verdict after all ranks are gone. `silent_s` is each rank's silence before the last sign of life."""
     for rank in world.ranks:
         rank.alive = False
         rank.heartbeat_age_s = silent_s.get(rank.rank, 0.5)
@@ -26,13 +26,13 @@ def verdict_of(world: FakeWorld, silent_s: dict[int, float]) -> Verdict | None:
 
 
 def enter(world: FakeWorld, group: GroupView, at_s: float, *ranks: int) -> None:
-    """Ranks enter the next operation."""
+    """Let ranks enter the next operation."""
     for rank in ranks:
         world.ranks[rank].enter(group, at_s)
 
 
 def test_the_silent_rank_is_awaited(world: FakeWorld, group: GroupView) -> None:
-    """The others wait for it: it is named, with all that its silence may mean."""
+    """The others wait for the silent rank: it is named, with all possible reasons for its silence."""
     enter(world, group, 10.0, 0, 1, 3)
     verdict = verdict_of(world, {2: 20.5})
     assert verdict is not None
@@ -44,7 +44,7 @@ def test_the_silent_rank_is_awaited(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_two_fell_silent_within_a_second(world: FakeWorld, group: GroupView) -> None:
-    """Heartbeats do not show which was first, and both are awaited: both are named."""
+    """Two silent ranks are awaited, and heartbeats do not show which was first: both are named."""
     enter(world, group, 10.0, 0, 1)
     verdict = verdict_of(world, {2: 20.5, 3: 21.0})
     assert verdict is not None
@@ -56,7 +56,7 @@ def test_two_fell_silent_within_a_second(world: FakeWorld, group: GroupView) -> 
 
 
 def test_another_rank_is_missing(world: FakeWorld, group: GroupView) -> None:
-    """A rank that has come, and whose machine swaps in the end, is not named: the one that lives and is missing is."""
+    """A silent rank that has entered is not named if a live rank is missing: the missing rank is."""
     enter(world, group, 10.0, 0, 1, 3)
     verdict = verdict_of(world, {1: 6.0})
     assert verdict is not None
@@ -64,19 +64,19 @@ def test_another_rank_is_missing(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_another_rank_is_late_for_a_moment(world: FakeWorld, group: GroupView) -> None:
-    """The same below the threshold: nothing had stalled when all were killed, so no rank is named."""
+    """The same below the threshold: nothing had stalled, so no rank is named."""
     enter(world, group, NOW_S - 5.0, 0, 1, 3)
     assert verdict_of(world, {1: 4.0}) is None
 
 
 def test_all_have_come_a_moment_ago(world: FakeWorld, group: GroupView) -> None:
-    """Ranks that are killed in the middle of an operation that is not too long have no verdict, however one beats."""
+    """Ranks killed in an operation that all have just entered give no verdict, whatever the heartbeats."""
     enter(world, group, NOW_S - 5.0, 0, 1, 2, 3)
     assert verdict_of(world, {1: 4.0}) is None
 
 
 def test_all_have_come_long_ago(world: FakeWorld, group: GroupView) -> None:
-    """An operation that all have entered does not end, and one rank has not run since: it is named."""
+    """If an operation that all have entered does not end, a rank that has not run since is named."""
     enter(world, group, 10.0, 0, 1, 2, 3)
     verdict = verdict_of(world, {2: 18.0})
     assert verdict is not None
@@ -85,7 +85,7 @@ def test_all_have_come_long_ago(world: FakeWorld, group: GroupView) -> None:
 
 
 def test_all_together(world: FakeWorld, group: GroupView) -> None:
-    """A scheduler ends all at once while they work: heartbeats a second apart show nothing."""
+    """If a scheduler ends all ranks together, heartbeats a second apart prove nothing."""
     enter(world, group, NOW_S - 1.0, 0, 1, 3)
     assert verdict_of(world, {0: 0.1, 1: 1.0, 2: 1.1, 3: 0.6}) is None
 
@@ -96,7 +96,7 @@ def test_silent_outside_of_anything(world: FakeWorld) -> None:
 
 
 def test_silence_of_what_has_another_reason(world: FakeWorld, group: GroupView) -> None:
-    """A rank has fallen silent if nothing else shows its end: no record, no death that was seen, no living rank."""
+    """A rank counts as silent only if nothing else shows its end: a record, an observed death, or a live rank."""
     enter(world, group, 10.0, 0)
     for rank in world.ranks:
         rank.alive, rank.heartbeat_age_s = False, 20.5 if rank.rank else 0.5

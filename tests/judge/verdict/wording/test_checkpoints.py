@@ -1,4 +1,4 @@
-"""Checkpoints in verdicts: words and patience, and never another rank."""
+"""Checkpoints in verdicts: they change sentences and delays, but never the named rank."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist.judge.verdict.circumstances import MAX_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.judge.verdict.verdict import locate
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
-from otel_torchdist.model.occupations import CheckpointView, RankCheckpoints
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.occupations import CheckpointView, RankCheckpoints
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.detectors import EVERYBODY, THRESHOLD_S, Watching
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.worlds.judging import the_verdict
@@ -31,7 +31,7 @@ def checkpoint(
     meeting: str = "write",
     message_bytes: int = 0,
 ) -> RankCheckpoints:
-    """A rank with a thread in a checkpoint."""
+    """Add a checkpoint to a rank's thread."""
     since_ns = START_NS + round(since_s * SECOND)
     usual_ns = round(usual_s * SECOND)
     one = CheckpointView(operation, path, thread, meeting, stage, since_ns, message_bytes, usual_ns)
@@ -39,7 +39,7 @@ def checkpoint(
 
 
 def saving(usual_s: float = 0.0, thread: int = MAIN, waiting_thread: int = MAIN) -> FakeWorld:
-    """Rank 2 writes since second 1, and the others wait for it in the same save."""
+    """Let rank 2 write since second 1, and the others wait for it in the same save."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1, "scatter")
     for rank in world.ranks:
@@ -51,7 +51,7 @@ def saving(usual_s: float = 0.0, thread: int = MAIN, waiting_thread: int = MAIN)
 
 
 def said(world: FakeWorld, now_s: float = 64.0) -> str:
-    """The sentence of the only verdict."""
+    """Return the sentence of the only verdict."""
     snapshot = world.snapshot(now_s)
     verdict = the_verdict(snapshot)
     assert verdict.ranks == (2,)
@@ -59,7 +59,7 @@ def said(world: FakeWorld, now_s: float = 64.0) -> str:
 
 
 def test_the_whole_sentence() -> None:
-    """The stage of the rank that is named comes first, then the stage in which the others wait."""
+    """The sentence has the named rank's stage first, then the stage in which the others wait."""
     assert said(saving()) == (
         "rank 2 is in checkpoint save /ckpt/1200, write_data, for 63.0 s (410 MB), and has not entered gather "
         "(sequence 2, default_pg) for 62.8 s; it was last in scatter, called in train at train.py:42. "
@@ -68,7 +68,7 @@ def test_the_whole_sentence() -> None:
 
 
 def test_the_rest_is_as_without_it() -> None:
-    """Which rank is named, and how, is the same with and without checkpoints in the snapshot."""
+    """The named rank and the kind are the same with and without checkpoints."""
     world = saving()
     verdict = the_verdict(world.snapshot(64.0))
     for rank in world.ranks:
@@ -77,12 +77,12 @@ def test_the_rest_is_as_without_it() -> None:
 
 
 def test_another_thread_in_the_same_save() -> None:
-    """In an asynchronous save other threads meet; the one that is missing may have called nothing there yet."""
+    """In an asynchronous save, a missing background thread may not have entered any operation yet."""
     assert "is in checkpoint save /ckpt/1200, write_data" in said(saving(thread=OTHER, waiting_thread=OTHER))
 
 
 def test_a_thread_that_has_nothing_to_do_with_it() -> None:
-    """The others wait in training; a thread that saves meanwhile is not why the main thread does not come."""
+    """If the others wait in training, a background thread that saves is not the reason for the absence."""
     world = saving(thread=OTHER, usual_s=60.0)
     for rank in world.ranks:
         if rank.rank != 2:
@@ -93,14 +93,14 @@ def test_a_thread_that_has_nothing_to_do_with_it() -> None:
 
 
 def test_another_checkpoint() -> None:
-    """A rank that is still in the checkpoint before the one in which the others wait is not said to be in theirs."""
+    """A rank still in the previous checkpoint is not described as being in the others' checkpoint."""
     world = saving()
     world.ranks[2].checkpoints = checkpoint("write_data", path="/ckpt/1100")
     assert said(world).startswith("rank 2 has not entered gather")
 
 
 def test_a_file_of_one_rank() -> None:
-    """Rank 2 alone writes a file while the others wait in a barrier: its only thread that comes there is in that."""
+    """Rank 2 alone writes a file while the others wait in a barrier: its only communicating thread is named saving."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     for rank in world.ranks:
@@ -111,7 +111,7 @@ def test_a_file_of_one_rank() -> None:
 
 
 def test_dead() -> None:
-    """Of a rank that was killed within a stage, its stage and how long it was in it until then are said."""
+    """For a rank killed in a stage, the stage and its duration until then are stated."""
     world = saving()
     world.ranks[2].is_seen_to_die(4.0, 9)
     snapshot = world.snapshot(8.0)
@@ -121,7 +121,7 @@ def test_dead() -> None:
 
 
 def test_patience() -> None:
-    """A stage that usually takes 12 s is reported only after five times as long, and a threshold more."""
+    """A stage that usually takes 12 s is reported only after five times as long, plus the threshold."""
     world = saving(usual_s=12.0)
     watching = Watching(world).until(1.0 + PATIENCE * 12.0)
     assert watching.reported == []
@@ -130,14 +130,14 @@ def test_patience() -> None:
 
 
 def test_the_first_save() -> None:
-    """Without a habit the threshold counts as ever."""
+    """Without a usual duration, only the threshold counts."""
     watching = Watching(saving()).until(1.2 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
 @pytest.mark.parametrize(("state", "is_reported"), [("T", True), ("D", False)])
 def test_patience_with_a_process_that_does_not_run(state: str, is_reported: bool) -> None:
-    """What waits for a disk gets its time; what is stopped by a signal does not get on."""
+    """A rank in a disk wait is excused; a rank stopped by a signal is not."""
     world = saving(usual_s=60.0)
     world.ranks[2].stopped = state
     world.ranks[2].stopped_since_s = 2.0
@@ -146,7 +146,7 @@ def test_patience_with_a_process_that_does_not_run(state: str, is_reported: bool
 
 
 def test_patience_is_bounded() -> None:
-    """A save that takes an hour each time may not take five of them."""
+    """The excuse is bounded: a save that takes an hour each time may not take five."""
     [one] = checkpoint("write_data", usual_s=3600.0).open
     until_ns = one.since_ns + one.usual_ns + MAX_ADDED_NS
     assert takes_its_usual_time(one, until_ns - 1)

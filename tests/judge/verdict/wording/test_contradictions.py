@@ -1,4 +1,4 @@
-"""No report says two things that exclude each other, neither while a job hangs nor about one that has ended."""
+"""Reports never contradict themselves, neither while a job hangs nor after its end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of
-from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.judge.stall.events import IncidentResolved, VerdictGiven
 from otel_torchdist.judge.stall.findings.watch import FindingWatch
 from otel_torchdist.judge.stall.reporting.attributes import resolution_of
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.wording.sentence import sentence
-from otel_torchdist.model.finding import Finding, JudgedWorld
+from otel_torchdist.model.reports.finding import Finding, JudgedWorld
 from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.node.job.runs.runs import Run
+from otel_torchdist.runs.diagnosis.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.runs.diagnosis.timeout_hints import timeout_hints
 from tests.support.worlds.detectors import RULES, Watching
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS
 from tests.support.worlds.stories import Story
@@ -63,7 +63,7 @@ EXCLUSIVE = (
 
 
 def reports_while_it_runs(story: Story) -> Iterator[str]:
-    """Play a story; yield what an agent says at one time, and what it says of the end of an incident."""
+    """Play a story; yield the texts of an agent at each time, and on the end of an incident."""
     watching = Watching(story.world)
     for at_s, rank in story.ends:
         watching.until(at_s)
@@ -81,7 +81,7 @@ def reports_while_it_runs(story: Story) -> Iterator[str]:
 
 
 def report_afterwards(story: Story) -> str:
-    """Everything that `diagnose` says of a story's end, in the words of its report."""
+    """Return the report of `diagnose` on a story's end."""
     views = [rank.view(60.0) for rank in story.world.ranks]
     found = examine(RUN, len(views), views, RULES, START_NS + 60 * SECOND)
     watch, cause = FindingWatch(), found.verdict.mismatch if found.verdict is not None else None
@@ -102,7 +102,7 @@ def report_afterwards(story: Story) -> str:
 
 
 def contradictions_in(report: str, ranks: int) -> list[tuple[str, str]]:
-    """The pairs that a report contains."""
+    """Return the contradicting pairs of phrases in a report."""
     pairs = [
         (one.replace("{r}", str(rank)), other.replace("{r}", str(rank)))
         for one, other in EXCLUSIVE
@@ -113,7 +113,7 @@ def contradictions_in(report: str, ranks: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))])
 def test_stories(part: int) -> None:
-    """Neither what is said while a job runs, nor what `diagnose` says afterwards, contradicts itself."""
+    """Neither live reports nor `diagnose` contradict themselves."""
     said, kinds = [], set[str]()
     for seed in range(part * STORIES // PARTS, (part + 1) * STORIES // PARTS):
         story = Story(seed)
@@ -124,12 +124,12 @@ def test_stories(part: int) -> None:
             for report in reports
             for pair in contradictions_in(report, len(story.world.ranks))
         ]
-    assert kinds == {*KINDS}  # the stories are about different things
+    assert kinds == {*KINDS}  # the stories cover these kinds
     assert not said, "\n\n".join(said[:8])
 
 
 def test_pairs_are_found() -> None:
-    """A report that contradicts itself is not passed."""
+    """Contradictions in a report are detected."""
     assert contradictions_in("rank 1 is frozen and it hangs; rank 1 was killed by SIGKILL", 2)
     assert not contradictions_in("rank 1 is frozen and it hangs; rank 0 was killed by SIGKILL", 2)
     assert contradictions_in("2 of 3 ranks wait; no operation was open for 10 s", 2)

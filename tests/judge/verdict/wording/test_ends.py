@@ -1,4 +1,4 @@
-"""How waits, ranks and rescues ended, in words."""
+"""The ends of waits, ranks and rescues in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.judge.stall.run_watch import ShortTimeouts
 from otel_torchdist.judge.verdict.past.post_mortem import examine
 from otel_torchdist.judge.verdict.rules import StallRules
@@ -15,8 +14,9 @@ from otel_torchdist.judge.verdict.wording.ends import describe_rescue
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import AtTimeout
-from otel_torchdist.model.rescue import Rescue, RescueState
+from otel_torchdist.model.rank_state.rescue import Rescue, RescueState
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.runs.diagnosis.timeout_hints import timeout_hints
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import located_verdict, spoken
 
@@ -34,14 +34,14 @@ HINT = (
 
 
 def everybody(timeout_s: float, then: AtTimeout, backend: str = "nccl") -> GroupView:
-    """The default group of three ranks, with a timeout."""
+    """Build the default group of three ranks, with a timeout."""
     group = group_of(0, 1, 2, description="default_pg")
     name = dataclasses.replace(group.name, timeout_ms=round(timeout_s * 1e3), at_timeout=then, backend=backend)
     return dataclasses.replace(group, name=name)
 
 
 def late(group: GroupView, now_s: float = 20.0) -> WorldSnapshot:
-    """Rank 1 has been in a collective since second 10, rank 0 since second 12, and rank 2 does not come."""
+    """Build rank 1 in a collective since second 10, rank 0 since second 12, and rank 2 missing."""
     world = FakeWorld(3)
     world.meet(group_of(0, 1, 2, description="earlier"), 1.0, "broadcast")
     world.ranks[1].enter(group, 10.0)
@@ -69,21 +69,21 @@ def late(group: GroupView, now_s: float = 20.0) -> WorldSnapshot:
 def test_sentence_states_when_the_backend_ends_the_wait(
     backend: str, timeout_s: float, then: AtTimeout, clause: str
 ) -> None:
-    """The rank that waits longest is ended first, in the way of its backend and of its settings."""
+    """The sentence states which rank's wait ends first, and how its backend and settings end it."""
     world = late(everybody(timeout_s, then, backend))
     assert spoken(world, located_verdict(world)) == f"{SENTENCE}. {clause[0].upper()}{clause[1:]}"
 
 
 @pytest.mark.parametrize("group", [everybody(0, AtTimeout.ENDS), everybody(600, AtTimeout.UNKNOWN, "mpi")])
 def test_nothing_is_said_about_an_unknown_timeout(group: GroupView) -> None:
-    """Neither without a timeout nor without knowing what the backend does then."""
+    """No deadline is stated without a timeout, or if the backend's reaction is unknown."""
     world = late(group)
     assert spoken(world, located_verdict(world)) == SENTENCE
     assert timeout_hints(located_verdict(world)) == []
 
 
 def test_each_rank_counts_from_its_own_call_with_its_own_timeout() -> None:
-    """Rank 0 came last and has the shortest timeout, set after the last call of the others."""
+    """Rank 0 entered last, but has the shortest timeout, set after the others' calls."""
     world = FakeWorld(3)
     world.ranks[1].enter(everybody(600, AtTimeout.ENDS), 10.0)
     world.ranks[0].enter(everybody(60, AtTimeout.ENDS), 12.0)
@@ -106,7 +106,7 @@ def test_messages_of_gloo_count_from_the_wait_and_those_of_nccl_from_the_call() 
 
 
 def test_no_deadline_of_creations_and_of_the_dead() -> None:
-    """A group's creation obeys other timeouts, and a process that is gone is not ended by its backend."""
+    """A group's creation obeys other timeouts, and a backend does not end a dead process."""
     world = FakeWorld(3)
     for rank in (0, 1):
         world.ranks[rank].enter(everybody(600, AtTimeout.ENDS), 10.0, "new_group", kind=RecordKind.RENDEZVOUS)
@@ -118,7 +118,7 @@ def test_no_deadline_of_creations_and_of_the_dead() -> None:
 
 
 def test_no_deadline_after_the_end() -> None:
-    """`diagnose` on a job that was killed while it hung: no timeout will end that any more, but hints remain."""
+    """After a job was killed while it hung, `diagnose` states no deadline, but still gives hints."""
     world = late(everybody(600, AtTimeout.ENDS))
     views = [dataclasses.replace(view, alive=False) for view in world.ranks.values()]
     found = examine(world.run, 3, views, StallRules(THRESHOLD_NS // 2), world.taken_ns).verdict
@@ -128,7 +128,7 @@ def test_no_deadline_after_the_end() -> None:
 
 
 def test_no_hints_where_a_rank_has_left() -> None:
-    """`diagnose` on a job that gloo has ended because of that: a longer timeout would change nothing."""
+    """If a rank has left and gloo ended the job, a longer timeout would change nothing: no hints."""
     group = everybody(1800, AtTimeout.RAISES, "gloo")
     world = FakeWorld(3)
     numbers = [world.ranks[rank].enter(group, 10.0) for rank in (0, 1)]
@@ -144,7 +144,7 @@ def test_no_hints_where_a_rank_has_left() -> None:
 
 
 def test_no_hints_where_ranks_may_wait_for_each_other() -> None:
-    """In a circle a longer timeout would change nothing, and neither would it in a possible circle."""
+    """In a circle, or a possible one, a longer timeout would change nothing: no hints."""
     first = everybody(60, AtTimeout.RAISES, "gloo")
     second = dataclasses.replace(first, name=dataclasses.replace(first.name, nth=1))
     second = dataclasses.replace(second, key=second.name.key)
@@ -157,7 +157,7 @@ def test_no_hints_where_ranks_may_wait_for_each_other() -> None:
 
 
 def with_longest(world: WorldSnapshot) -> Verdict:
-    """The verdict, where the longest wait of rank 0's call site took 3.5 s."""
+    """Return the verdict with a longest wait of 3.5 s at rank 0's call site."""
     views = {
         rank: dataclasses.replace(
             view,
@@ -196,12 +196,12 @@ def with_longest(world: WorldSnapshot) -> Verdict:
     ],
 )
 def test_hints_on_an_absent_rank(then: AtTimeout, more: list[str]) -> None:
-    """The timeout beside the longest wait of that line, and settings that are not as usual."""
+    """Hints state the timeout, the longest wait of that line, and unusual settings."""
     assert timeout_hints(with_longest(late(everybody(600, then)))) == [HINT, *more]
 
 
 def test_hints_on_gloo_are_about_its_timeout_alone() -> None:
-    """No variable of NCCL's is mentioned; the call site's waits have been short."""
+    """Hints for gloo mention no variables of NCCL."""
     verdict = located_verdict(late(everybody(1800, AtTimeout.RAISES, "gloo")))
     assert timeout_hints(verdict) == [
         "the timeout of default_pg is 30 min; the longest wait before this one in train at train.py:42 took less than "
@@ -210,7 +210,7 @@ def test_hints_on_gloo_are_about_its_timeout_alone() -> None:
 
 
 def test_hints_where_the_fault_may_lie_in_the_backend() -> None:
-    """All have entered and none comes out: NCCL's own record says more."""
+    """If all ranks have entered and none leaves, the hints refer to NCCL's own records."""
     world = FakeWorld(3)
     for rank in range(3):
         world.ranks[rank].enter(everybody(600, AtTimeout.ENDS), 10.0)
@@ -222,7 +222,7 @@ def test_hints_where_the_fault_may_lie_in_the_backend() -> None:
 
 
 def test_hints_where_a_rank_does_not_run_python() -> None:
-    """NCCL's watchdog may need what is held, and only its monitor ends such a process."""
+    """NCCL's watchdog may need the held GIL, and only its monitor thread ends such a process."""
     world = FakeWorld(3)
     world.ranks[1].enter(everybody(600, AtTimeout.ENDS), 10.0)
     world.ranks[0].enter(everybody(600, AtTimeout.ENDS), 12.0)
@@ -236,7 +236,7 @@ def test_hints_where_a_rank_does_not_run_python() -> None:
 
 
 def test_short_timeout_is_noticed_once() -> None:
-    """The first group whose backend may give up before a stall is reported and acted on; harmless ones are not."""
+    """The first group whose backend may give up before a stall is reported and acted on is noticed; others are not."""
     short = ShortTimeouts(40 * SECOND)
     quiet = [everybody(41, AtTimeout.ENDS), everybody(5, AtTimeout.NOTHING), everybody(0, AtTimeout.ENDS)]
     world = late(quiet[0])
@@ -257,18 +257,18 @@ def test_short_timeout_is_noticed_once() -> None:
 
 
 def described(*rescues: Rescue | None) -> str:
-    """What is reported of ranks, of which None are not seen."""
+    """Return the text on the rescues of ranks; None for an unseen rank."""
     known = {rank: rescue for rank, rescue in enumerate(rescues) if rescue is not None}
     return describe_rescue(known, len(rescues))
 
 
 def test_what_fits_together() -> None:
-    """Every rank has saved the same step."""
+    """Rescues are usable if every rank has saved the same step."""
     assert described(*[Rescue(RescueState.SAVED, 1200)] * 8) == "rescued: ranks 0-7 at step 1200"
 
 
 def test_what_does_not() -> None:
-    """One rank of another step, or one without, makes the others' useless, and is named with the reason."""
+    """One rank with another step, or without a rescue, makes all unusable, and is named with the reason."""
     saved = Rescue(RescueState.SAVED, 1200)
     assert described(saved, Rescue(RescueState.SAVED, 1199), saved) == (
         "rescued, but not usable: ranks 0,2 at step 1200; rank 1 at step 1199"
@@ -283,7 +283,7 @@ def test_what_does_not() -> None:
 
 
 def test_word_on_the_tape() -> None:
-    """State and step fit into one word, and a state of a later version counts as none."""
+    """State and step fit into one word. An unknown state of a later version counts as none."""
     for state in RescueState:
         assert Rescue.decode(Rescue(state, 123_456_789_012).encode()) == Rescue(state, 123_456_789_012)
     assert Rescue.decode(Rescue(RescueState.SAVED, 1 << 60).encode()).state is RescueState.SAVED
@@ -292,7 +292,7 @@ def test_word_on_the_tape() -> None:
 
 
 def test_rank_that_dies() -> None:
-    """What a rank has saved outlives it; of one that dies before, nothing more comes."""
+    """A finished rescue outlives its rank. A rank that dies before it finishes saves nothing."""
     view = FakeWorld(1).snapshot(1.0).ranks[0]
     for rescue, expected in (
         (Rescue(RescueState.SAVED, 3), Rescue(RescueState.SAVED, 3)),

@@ -1,4 +1,4 @@
-"""What calls are for, in sentences: units, microbatches, dimensions of meshes."""
+"""Labels of operations in sentences: FSDP units, microbatches, mesh dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import LabelKind, LabelName
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import EVERYBODY, located_verdict, spoken
 
@@ -17,12 +17,12 @@ P2P = Flag.POINT_TO_POINT
 
 
 def with_dimensions(group: GroupView, *names: str) -> GroupView:
-    """The group, which is for these dimensions of meshes."""
+    """Return the group with these mesh dimensions."""
     return dataclasses.replace(group, name=dataclasses.replace(group.name, dimensions=names))
 
 
 def test_texts() -> None:
-    """Buckets and microbatches count from 0, as torch counts them; the root has a name."""
+    """Buckets and microbatches count from 0, as in torch. The root unit has a name."""
     assert LabelName(LabelKind.FSDP).text() == "FSDP root"
     assert [LabelName(LabelKind.DDP).text(piece) for piece in (0, 1)] == ["DDP", "DDP bucket 0"]
     stage = LabelName(LabelKind.PIPELINE, stage=1, direction="bwd")
@@ -30,7 +30,7 @@ def test_texts() -> None:
 
 
 def test_unit_of_a_collective() -> None:
-    """The unit stands beside the operation, and the one that the missing rank was last in beside that."""
+    """The unit is stated with the operation, and the missing rank's last unit with its last operation."""
     world = FakeWorld(4)
     for rank in world.ranks:
         rank.label = "FSDP layers.2"
@@ -47,7 +47,7 @@ def test_unit_of_a_collective() -> None:
 
 
 def test_other_labels_are_no_mismatch() -> None:
-    """Ranks that call the same for different units are not said to differ; no unit is named then."""
+    """Equal calls for different units are no mismatch, and no unit is stated then."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.0)
     for rank in world.ranks[:3]:
@@ -60,7 +60,7 @@ def test_other_labels_are_no_mismatch() -> None:
 
 
 def test_microbatch_of_a_message() -> None:
-    """The label is that of the side that waits; the sentence states whose it is where the other side is named."""
+    """The label belongs to the waiting side. If the other side is named, the sentence says so."""
     for waiting, missing in (("recv", "send"), ("send", "recv")):
         world = FakeWorld(2)
         pair = group_of(0, 1, description="mesh_pp")
@@ -74,7 +74,7 @@ def test_microbatch_of_a_message() -> None:
 
 
 def test_circle() -> None:
-    """Each rank of a circle has its own."""
+    """Each rank of a circle has its own label."""
     world = FakeWorld(2)
     for rank, name in enumerate("ab"):
         world.ranks[rank].label = f"FSDP {name}"
@@ -87,7 +87,7 @@ def test_circle() -> None:
 
 
 def test_dimensions_of_meshes() -> None:
-    """A group is called by its dimensions, unless its description is that already."""
+    """A group's title includes its mesh dimensions, unless its description already does."""
     assert with_dimensions(EVERYBODY, "dp").title == "default_pg, mesh dp"
     assert with_dimensions(EVERYBODY, "dp", "fsdp").title == "default_pg, mesh dp and fsdp"
     assert with_dimensions(group_of(0, 1, description="mesh_tp"), "tp").title == "mesh_tp"

@@ -1,4 +1,4 @@
-"""What a machine has shown stands beside a verdict: one clause, the most telling, and only if it fits and is recent."""
+"""Symptoms of a machine in a verdict: at most one clause, the strongest recent symptom that can explain it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from otel_torchdist.judge.verdict.root_cause import RootFinder
 from otel_torchdist.judge.verdict.verdict import Verdict, locate
 from otel_torchdist.judge.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.judge.verdict.wording.sentence import describe_verdict
+from otel_torchdist.model.rank_state.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.symptoms import Symptom, SymptomKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.telemetry import semconv
 from tests.support.worlds.detectors import stalled
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
@@ -25,18 +25,18 @@ XID = SymptomKind.XID
 
 
 def seen(kind: SymptomKind, at_s: float, value: float = 0.0, detail: str = "") -> Symptom:
-    """A symptom."""
+    """Build a symptom."""
     return Symptom(kind, START_NS + round(at_s * SECOND), value, detail)
 
 
 def with_symptoms(world: WorldSnapshot, symptoms: dict[int, tuple[Symptom, ...]]) -> WorldSnapshot:
-    """A snapshot in which the machines of some ranks have shown something."""
+    """Add symptoms to the machines of some ranks of a snapshot."""
     views = {rank: dataclasses.replace(view, symptoms=symptoms.get(rank, ())) for rank, view in world.ranks.items()}
     return dataclasses.replace(world, ranks=views)
 
 
 def absent(*symptoms: Symptom, rank: int = 2) -> Verdict:
-    """Rank 2 has not come to an all_reduce in which the others have waited since `SINCE_S`."""
+    """Let rank 2 be missing in an all_reduce in which the others have waited since `SINCE_S`."""
     world, _ = stalled(late=2, since_s=SINCE_S)
     return located_verdict(with_symptoms(world.snapshot(16.0), {rank: symptoms}))
 
@@ -61,7 +61,7 @@ def absent(*symptoms: Symptom, rank: int = 2) -> Verdict:
     ],
 )
 def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
-    """Each kind has its words, and stands between the ranks that wait and where the rank is."""
+    """Each kind of symptom has its clause, in the second sentence."""
     verdict = absent(symptom)
     assert describe_verdict(verdict, 11.0) == (
         f"rank 2 has not entered all_reduce (sequence 2, default_pg) for 11.0 s; "
@@ -81,26 +81,26 @@ def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
     ],
 )
 def test_what_is_not_said(symptom: Symptom) -> None:
-    """What is long over is not mentioned, nor what cannot hold a rank up that is elsewhere."""
+    """Old symptoms, and kinds that cannot delay an absent rank, are left out."""
     verdict = absent(symptom)
     assert describe_machine(verdict) == []
     assert semconv.MACHINE_EVIDENCE not in of_verdict(verdict, 1, 11.0)
 
 
 def test_machine_of_another_rank() -> None:
-    """What the machine of a rank shows that only waits explains nothing."""
+    """A symptom of a waiting rank's machine explains nothing."""
     assert describe_machine(absent(seen(XID, 4.0, 79), rank=1)) == []
 
 
 def test_one_clause() -> None:
-    """Of several symptoms the most telling one is reported."""
+    """Of several symptoms, the strongest is stated."""
     memory, error = seen(SymptomKind.NODE_MEMORY, 15.0, 0.9), seen(XID, 4.0, 79)
     [clause] = describe_machine(absent(memory, error))
     assert clause.startswith("its GPU reported Xid 79")
 
 
 def test_hostile_symptoms() -> None:
-    """Whatever another agent sends becomes a sentence that can be printed."""
+    """Hostile details from another agent become printable text."""
     values = (float("nan"), float("inf"), -1e300)
     clauses = [
         describe_machine(absent(seen(kind, 15.0, value, "\x1b[2J" * 99))) for kind in SymptomKind for value in values
@@ -109,7 +109,7 @@ def test_hostile_symptoms() -> None:
 
 
 def test_all_have_entered() -> None:
-    """Where no rank is named, a broken GPU or link of any member is worth knowing."""
+    """If no rank is named, a broken GPU or link of any member is stated."""
     world = FakeWorld(4)
     for rank in range(4):
         world.ranks[rank].enter(EVERYBODY, SINCE_S)
@@ -126,7 +126,7 @@ def test_all_have_entered() -> None:
 
 
 def test_before_a_death() -> None:
-    """An error of the GPU is dated by the death; that memory was short is not said beside the kernel's own word."""
+    """The time of a GPU error is relative to the death. An out-of-memory kill is not repeated as a symptom."""
     for oom, expected in (
         ("", ["its GPU reported Xid 79 (it has fallen off the bus) 2.0 s before it ended"]),
         ("cgroup", []),
@@ -141,7 +141,7 @@ def test_before_a_death() -> None:
 
 
 def test_slow_rank() -> None:
-    """Clocks that are held down explain that a rank is slow; an old error does not."""
+    """Throttled clocks explain a slow rank; an old error does not."""
     now_ns = START_NS + 100 * SECOND
     throttled = seen(SymptomKind.THROTTLED, 98.0, detail="hardware_thermal")
     assert (

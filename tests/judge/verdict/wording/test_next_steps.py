@@ -1,4 +1,4 @@
-"""Next steps where the evidence shows more than the kind of a verdict."""
+"""Next steps that depend on evidence beyond the kind of the verdict."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from otel_torchdist.judge.verdict.roll_call import Standing
 from otel_torchdist.judge.verdict.verdict import Doubt, Verdict
 from otel_torchdist.judge.verdict.wording.next_steps import next_step
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
-from otel_torchdist.model.lives import BY_CGROUP, Death
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import CheckpointView, ChildWait
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import BY_CGROUP, Death
+from otel_torchdist.model.rank_state.occupations import CheckpointView, ChildWait
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from tests.support.worlds.judging import late_world, located_verdict
 
 LINE = CallSiteName("load_batch", "/home/ada/train.py", 57)
 
 
 def verdict_of(kind: VerdictKind, place: RankPlace | None = None, **facts: Any) -> Verdict:
-    """Rank 2 of four is at fault."""
+    """Build a verdict that names rank 2 of four."""
     verdict = located_verdict(late_world(2).snapshot(15.0))
     places = {**verdict.places, 2: place or RankPlace(PlaceSource.STACK, LINE)}
     return dataclasses.replace(verdict, kind=kind, places=places, **facts)
 
 
 def died(status: int, **facts: Any) -> dict[str, Any]:
-    """Rank 2 was the first to die."""
+    """Build the first death of rank 2."""
     death = dataclasses.replace(Death(at_ns=0, status=status), **facts)
     return {"first": FirstDeath((2,), {2: death}, False, False, False, True, 0, None, 0)}
 
@@ -47,12 +47,12 @@ def died(status: int, **facts: Any) -> dict[str, Any]:
     ],
 )
 def test_deaths(facts: dict[str, Any], step: str) -> None:
-    """How a rank died says where to look."""
+    """The kind of a death determines the step."""
     assert next_step(verdict_of(VerdictKind.DEAD, **facts)).startswith(step)
 
 
 def test_line_of_an_exception() -> None:
-    """Only the line that raised is named, not where a rank was at some time before."""
+    """Only the line that raised is named, not an earlier line of the rank."""
     raised = RankPlace(PlaceSource.EXCEPTION, LINE, "ValueError")
     said = next_step(verdict_of(VerdictKind.DEAD, raised, failures={2: "ValueError"}))
     assert said == "read the traceback of rank 2 in the log, and look at load_batch at train.py:57"
@@ -74,12 +74,12 @@ def test_line_of_an_exception() -> None:
     ],
 )
 def test_absence(place: RankPlace, step: str) -> None:
-    """What a rank does says what to look at."""
+    """The activity of an absent rank determines the step."""
     assert next_step(verdict_of(VerdictKind.ABSENT, place)).startswith(step)
 
 
 def test_departure() -> None:
-    """A rank that has left made fewer calls."""
+    """A rank that left early made fewer calls."""
     verdict = verdict_of(VerdictKind.ABSENT)
     roll = dataclasses.replace(verdict.roll, standings={**verdict.roll.standings, 2: Standing.ENDED})
     assert next_step(dataclasses.replace(verdict, roll=roll)).startswith("find out why rank 2 left early")
@@ -95,12 +95,12 @@ def test_departure() -> None:
     ],
 )
 def test_frozen(state: str, step: str) -> None:
-    """The state of the process says who can let it run."""
+    """The state of a frozen process determines the step."""
     place = RankPlace(PlaceSource.STACK, LINE, stopped=state)
     assert next_step(verdict_of(VerdictKind.FROZEN, place)).startswith(step)
 
 
 @pytest.mark.parametrize("doubt", [None, *Doubt])
 def test_doubts(doubt: Doubt | None) -> None:
-    """Each doubt has a step that may remove it."""
+    """Each doubt has a step that can remove it."""
     assert next_step(verdict_of(VerdictKind.UNKNOWN, doubt=doubt))

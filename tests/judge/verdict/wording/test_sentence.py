@@ -1,4 +1,4 @@
-"""Sentences: how long they are, and for how long they say that ranks have waited."""
+"""Sentences of verdicts: their length, and the durations in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import otel_torchdist
-from otel_torchdist.cli.output.text import length
 from otel_torchdist.judge.stall.reporting.attributes import resolution
 from otel_torchdist.judge.verdict.first_death import FirstDeath
 from otel_torchdist.judge.verdict.past.post_mortem import examine
@@ -27,24 +26,25 @@ from otel_torchdist.judge.verdict.wording.sentence import (
     sentence,
     with_short_start,
 )
+from otel_torchdist.judge.world.divergence import CallSide, Divergence
 from otel_torchdist.judge.world.mismatch import Field, Mismatch
 from otel_torchdist.judge.world.places import PlaceSource, RankPlace
-from otel_torchdist.judge.world.ways import CallSide, Ways
 from otel_torchdist.model.calls import GroupView, OperationId
-from otel_torchdist.model.finding import FindingKind
 from otel_torchdist.model.kinds import How, TapeState
-from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.occupations import SharedGroup
-from otel_torchdist.model.units import duration, passed, seconds
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.rank_state.lives import Death
+from otel_torchdist.model.rank_state.occupations import SharedGroup
+from otel_torchdist.model.reports.finding import FindingKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
+from otel_torchdist.model.text import duration, elapsed, seconds
+from otel_torchdist.model.times import length
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds import judging
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import late_world, the_verdict
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The first sentence is short, whatever names a program has, and says which rank, in what, and both lines.
+# The first sentence is short for all names, and states the rank, the operation, and the lines of both sides.
 
 
 LONG = "a_name_that_its_author_has_not_found_too_long_until_now"
@@ -61,7 +61,7 @@ OF_TWO_CALLS = (VerdictKind.CIRCULAR, VerdictKind.SHARED_GROUP)
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The names in a job.
+    """The lines of a job.
 
     Attributes:
         waits: The line at which all ranks but one wait.
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def shared(self) -> SharedGroup:
-        """Two threads that call in its group."""
+        """Build two threads that call in the verdict's group."""
         calls = ("all_reduce", self.operation), (self.waits, self.missing)
         return SharedGroup(self.group.key, *calls, 0, (MAIN_THREAD, f"{self.thread} (train.py)"))
 
@@ -108,7 +108,7 @@ USUAL = Job(
 
 
 def verdict_of_kind(kind: VerdictKind, job: Job = WITH_LONG_NAMES) -> Verdict:
-    """Rank 2 of four is at fault, in a way that its kind says."""
+    """Build a verdict of this kind, which names rank 2 of four."""
     world = FakeWorld(4)
     for rank in (0, 1, 3):
         world.ranks[rank].label = job.label
@@ -145,19 +145,19 @@ def mismatch_of(
     sides: tuple[CallSide, ...],
     operation: str = "reduce_scatter_tensor_coalesced",
 ) -> Mismatch:
-    """What the ranks disagree about."""
-    ways = Ways(sides, left_out=sides[0])
-    return Mismatch(operation_id, Field.SHAPE, operation, parties, ways=ways)
+    """Build the mismatch of a verdict."""
+    ways = Divergence(sides, left_out=sides[0])
+    return Mismatch(operation_id, Field.SHAPE, operation, parties, divergence=ways)
 
 
 def first_of(text: str) -> str:
-    """The first sentence of a text."""
+    """Return the first sentence of a text."""
     return re.split(r"\. (?=[A-Z0-9]|next:)", text)[0]
 
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_first_sentence_in_a_usual_job(kind: VerdictKind) -> None:
-    """It fits into two lines of a terminal uncut: ranks, operation and, wherever a rank is at fault, its line."""
+    """The first sentence fits into two terminal lines uncut: ranks, operation and, if a rank is named, its line."""
     lead = first_of(sentence(verdict_of_kind(kind, USUAL), 312.0))
     assert len(lead) <= MAX_LENGTH, lead
     assert "\N{HORIZONTAL ELLIPSIS}" not in lead
@@ -169,7 +169,7 @@ def test_first_sentence_in_a_usual_job(kind: VerdictKind) -> None:
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_next_step_of_every_kind(kind: VerdictKind) -> None:
-    """The step comes last; names and lines are in it, and no placeholder."""
+    """The step comes last, with names and lines, and without placeholders."""
     text = sentence(verdict_of_kind(kind, USUAL), 312.0)
     before, _, step = text.partition(". next: ")
     assert before == describe_verdict(verdict_of_kind(kind, USUAL), 312.0)
@@ -181,13 +181,13 @@ def test_next_step_of_every_kind(kind: VerdictKind) -> None:
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_next_step_of_every_finding(kind: FindingKind) -> None:
-    """A finding has one too."""
+    """Every finding has a next step too."""
     assert kind.next_step.strip()
     assert kind.with_next_step("rank 2 is late") == f"rank 2 is late. next: {kind.next_step}"
 
 
 def test_first_sentence_of_a_finding() -> None:
-    """Clauses that do not fit come after it, here those on the values of other ranks."""
+    """Clauses that do not fit move to the second sentence, here those on values of other ranks."""
     first = f"rank 2 is the first with infinite values in the inputs of {USUAL.operation} (sequence 7, mesh_dp_shard)"
     more = ["called in train at trainer.py:1042", "the inputs of ranks 0-1,3 were finite", "one of 12 parameters"]
     said = with_short_start("; ".join([first, *more]))
@@ -198,7 +198,7 @@ def test_first_sentence_of_a_finding() -> None:
 
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
-    """Names are cut in the middle: lines, and what tells two files apart, remain."""
+    """Names are cut in the middle: line numbers, and the ends that distinguish two files, remain."""
     lead = first_of(sentence(verdict_of_kind(kind), 2_999.0))
     assert len(lead) <= (MAX_LENGTH_ALONE if kind in OF_TWO_CALLS else MAX_LENGTH_WITH_PLACE), lead
     assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
@@ -212,7 +212,7 @@ def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
 
 
 def test_what_does_not_fit_comes_after() -> None:
-    """Nothing is lost: clauses that do not fit begin the second sentence, in their order."""
+    """Clauses that do not fit begin the second sentence, in their order."""
     clauses = ["rank 2 has not come", *(f"clause {number} of many words and no long name" for number in range(6))]
     said = compose(clauses, ["the rest"])
     first, _, second = said.partition(". ")
@@ -231,7 +231,7 @@ def test_what_does_not_fit_comes_after() -> None:
     ],
 )
 def test_short_clauses(first: list[str], more: list[str], said: str) -> None:
-    """What fits is left as it is."""
+    """Text that fits is unchanged."""
     assert compose(first, more) == said
 
 
@@ -246,23 +246,23 @@ TIMES = st.integers(-(10**12), 10**12)
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9))
 def test_formats(length_s: float) -> None:
-    """A time that has passed is at least zero, in each of the formats."""
+    """Elapsed times are never negative, in any format."""
     texts = (seconds(length_s), length(length_s), span_of_time(length_s), duration(round(length_s * 1e9)))
     assert not any("-" in text for text in texts), texts
-    assert passed(length_s) >= 0
+    assert elapsed(length_s) >= 0
 
 
 def test_nothing_formats_seconds_itself() -> None:
-    """What words verdicts, findings and reports gives all durations to these formats."""
-    folders = ("judge", "cli/diagnose", "cli/output")
+    """All durations in verdicts, findings and reports use these formats."""
+    folders = ("judge", "cli/diagnose", "cli/output", "runs")
     sources = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
     found = {str(path.relative_to(PACKAGE)) for path in sources if RAW.search(path.read_text())}
-    # `length`, and milliseconds that have `passed`.
-    assert found == {"cli/output/text.py", "judge/stall/findings/stragglers.py"}
+    # Milliseconds that have `passed`.
+    assert found == {"judge/stall/findings/stragglers.py"}
 
 
 def worded(verdict: Verdict) -> Verdict:
-    """The same with each of its times before its beginning."""
+    """Return the same object with each of its times before its start."""
     places = {
         rank: dataclasses.replace(place, child_for_ns=-5, frozen_for_ns=-(10**9), checkpoint_for_ns=-(10**9))
         for rank, place in verdict.places.items()
@@ -273,7 +273,7 @@ def worded(verdict: Verdict) -> Verdict:
 @settings(max_examples=50)
 @given(st.sampled_from(list(VerdictKind)), TIMES, TIMES)
 def test_sentences(kind: VerdictKind, age_ns: int, moment_ns: int) -> None:
-    """Of every verdict that can be put into words without more evidence, however its times are wrong."""
+    """Sentences of all kinds of verdicts have no negative durations, even if their times are wrong."""
     if kind in (VerdictKind.MISMATCHED, VerdictKind.SHARED_GROUP, VerdictKind.STUCK):
         return
     world = late_world(2).snapshot(21.0)
@@ -288,7 +288,7 @@ def test_sentences(kind: VerdictKind, age_ns: int, moment_ns: int) -> None:
 
 @given(TIMES, TIMES, st.integers(-(10**10), 10**10))
 def test_deaths(asked_ns: int, at_ns: int, spread_ns: int) -> None:
-    """A signal that seems to have come after the death, and ends that seem to precede the first."""
+    """Nor have sentences on deaths with a signal after the death, or with ends before the first."""
     death = Death(at_ns, status=9, asked=15, asked_ns=asked_ns)
     first = FirstDeath((0,), {0: death}, True, False, False, True, at_ns, None, spread_ns)
     assert not NEGATIVE.search(describe_together(first))
@@ -296,7 +296,7 @@ def test_deaths(asked_ns: int, at_ns: int, spread_ns: int) -> None:
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.4, 3.0])
 def test_death_after_a_failed_operation(gap_s: float) -> None:
-    """A run that ended outside of operations, after one that failed on the others: that was blocked until it failed."""
+    """After a death outside of operations, an operation that failed on the others counts as blocked until it failed."""
     world = FakeWorld(3)
     group = group_of(0, 1, 2)
     world.meet(group, 1.0)
@@ -314,7 +314,7 @@ def test_death_after_a_failed_operation(gap_s: float) -> None:
 
 
 def test_places_are_worded() -> None:
-    """A place's times are before its beginning here, so that the test above means something."""
+    """The places of these verdicts have times before their start, so that the tests above are effective."""
     world = late_world(2).snapshot(21.0)
     verdict = worded(locate(world, judging.located_verdict(world)))
     assert all(isinstance(place, RankPlace) and place.frozen_for_ns == -(10**9) for place in verdict.places.values())

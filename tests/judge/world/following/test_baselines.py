@@ -1,4 +1,4 @@
-"""How long call sites usually take: routine earns tolerance, and nothing else does."""
+"""Baselines of call sites: only repeated long waits extend the tolerance."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ OPERATION = Operation(
 
 
 def ended(took_s: float, how: How = How.WAIT, **changes: Any) -> Operation:
-    """A completed operation of a given length."""
+    """Build a completed operation of a given duration."""
     completed_ns = SECOND + round(took_s * SECOND)
     return msgspec.structs.replace(OPERATION, completed_ns=completed_ns, how=how, **changes)
 
 
 def test_routine_of_a_minute_earns_its_tolerance() -> None:
-    """A barrier around a checkpoint takes a minute each time: a minute more than that is not unusual yet."""
+    """If a barrier takes a minute each time, two minutes are tolerated."""
     baselines = Baselines()
     assert baselines.tolerance_ns(OPERATION) == 0
     baselines.ended(ended(60))
@@ -44,7 +44,7 @@ def test_routine_of_a_minute_earns_its_tolerance() -> None:
 
 
 def test_short_routine_is_multiplied() -> None:
-    """Five times three seconds."""
+    """A usual duration of three seconds gives a tolerance of fifteen."""
     baselines = Baselines()
     for _ in range(20):
         baselines.ended(ended(3))
@@ -52,7 +52,7 @@ def test_short_routine_is_multiplied() -> None:
 
 
 def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None:
-    """A single long call is not routine: only the maximum of the last hundred remembers it, and then nothing does."""
+    """A single long call counts only in the maximum of the last hundred operations."""
     baselines = Baselines()
     for _ in range(200):
         baselines.ended(ended(0.001))
@@ -64,7 +64,7 @@ def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None
 
 
 def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
-    """The baseline of one place does not apply to another; nor does an operation with an uncertain end count."""
+    """A baseline applies only to its call site, group and exact ends."""
     baselines = Baselines()
     for other in (ended(60, call_site=9), ended(60, group=9), ended(60, How.POLL), ended(60, How.FAILED)):
         baselines.ended(other)
@@ -72,7 +72,7 @@ def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
 
 
 def test_calls_from_native_code_are_distinguished_by_their_signature() -> None:
-    """DDP's reducer has no call site: its buckets differ in shape."""
+    """Calls of DDP's reducer have no call site: the signature distinguishes its buckets."""
     baselines = Baselines()
     baselines.ended(ended(10, call_site=0, signature=4))
     native = msgspec.structs.replace(OPERATION, call_site=0)
@@ -81,7 +81,7 @@ def test_calls_from_native_code_are_distinguished_by_their_signature() -> None:
 
 
 def test_overlapped_time_is_not_waiting() -> None:
-    """A receive posted long before a thread waited for it has taken only as long as the wait."""
+    """For a receive posted long before a thread waited for it, only the wait counts."""
     baselines = Baselines()
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
     baselines.ended(posted)
@@ -90,7 +90,7 @@ def test_overlapped_time_is_not_waiting() -> None:
 
 @pytest.mark.parametrize("took_s", [150, 300, 600, 1500])
 def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
-    """The first step: once is not routine, and the next stall must be reported before a backend gives up."""
+    """A very long wait that occurred once, such as a first step, gives two minutes: backends give up after some."""
     baselines = Baselines()
     baselines.ended(ended(took_s))
     for _ in range(50):
@@ -100,7 +100,7 @@ def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
 
 @pytest.mark.parametrize("took_s", [150, 600, 1500])
 def test_what_has_occurred_twice_counts_as_usual(took_s: float) -> None:
-    """A checkpoint of ten minutes may take one minute more than that."""
+    """A wait of ten minutes that occurred twice may take one minute more."""
     baselines = Baselines()
     for _ in range(2):
         baselines.ended(ended(took_s))
@@ -110,7 +110,7 @@ def test_what_has_occurred_twice_counts_as_usual(took_s: float) -> None:
 
 
 def test_one_very_long_wait_among_long_ones() -> None:
-    """An exceptionally long call does not change the tolerance that the others have earned."""
+    """One exceptionally long call does not change the tolerance from the others."""
     baselines = Baselines()
     for took_s in (300, 300, 1500, 300):
         baselines.ended(ended(took_s))
@@ -118,7 +118,7 @@ def test_one_very_long_wait_among_long_ones() -> None:
 
 
 def test_long_waits_that_are_too_old_earn_nothing() -> None:
-    """A thousand calls later no trace of them is left."""
+    """Long waits are forgotten after a thousand calls."""
     baselines = Baselines()
     baselines.ended(ended(60))
     for _ in range(1_001):

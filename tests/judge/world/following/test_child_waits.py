@@ -1,4 +1,4 @@
-"""The child that a rank waits for is found as soon as its stack shows that it waits for one."""
+"""The child process that a rank waits for, detected when the rank's stack shows such a wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from otel_torchdist.judge.verdict.wording.places import describe_child
 from otel_torchdist.judge.world.following.child_waits import PAUSE_NS, ChildWaits
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.model.rank_state.stacks import Stacks, ThreadStack
 from otel_torchdist.node.processes.children import Command, children_of, command_of, inspect_child
 from otel_torchdist.node.processes.state import process_state
 from otel_torchdist.tape.identity import TapeIdentity, identify
@@ -41,13 +41,13 @@ with lock:
 
 @pytest.fixture
 def stuck_child(tmp_path: Path) -> Iterator[int]:
-    """A child of this process that reads from a pipe in which nothing comes."""
+    """Start a child of this process that reads from an empty pipe."""
     shard = tmp_path / "shard"
     os.mkfifo(shard)
     descriptor = os.open(shard, os.O_RDWR)
     with subprocess.Popen(["cat", str(shard)], stdout=subprocess.DEVNULL) as child:
         try:
-            # While it starts, it may be seen in a read of its libraries, which soon ends.
+            # While it starts, it may be in a short read of its libraries.
             until(lambda: (view := inspect_child(child.pid)) is not None and view.is_stuck and view.file == str(shard))
             yield child.pid
         finally:
@@ -57,7 +57,7 @@ def stuck_child(tmp_path: Path) -> Iterator[int]:
 
 @pytest.mark.process
 def test_child_is_found_again_at_once_after_stacks_were_asked_for_again(stuck_child: int) -> None:
-    """A report may follow the new stack within milliseconds; the pause between two looks must not hide the child."""
+    """A report may follow a new stack within milliseconds, so the child is checked at once."""
     waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid())
     now_ns = 10 * PAUSE_NS
     waiting = Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),))
@@ -71,7 +71,7 @@ def test_child_is_found_again_at_once_after_stacks_were_asked_for_again(stuck_ch
 @pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can read what processes of other users do")
 def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
-    """A service of root's tells no user what children of other users' processes do, whatever pid a tape claims."""
+    """A reader run by root does not reveal other users' children to a tape's owner, whatever pid the tape claims."""
     assert inspect_child(stuck_child) is not None
     waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid() + 23456)
     now_ns = 10 * PAUSE_NS
@@ -79,7 +79,7 @@ def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
 
 
 def identity_of(pid: int) -> TapeIdentity:
-    """The identity of the tape that a process would write."""
+    """Return the identity of the tape that a process would write."""
     state = process_state(pid)
     assert state is not None
     return replace(identify(0, 0, 1, 64), pid=pid, pid_start_ticks=state[1])
@@ -87,11 +87,11 @@ def identity_of(pid: int) -> TapeIdentity:
 
 @pytest.mark.process
 def test_children_that_were_forked_while_a_lock_was_held() -> None:
-    """All children that wait for the lock are found after a while, with the thread that holds it."""
+    """All children that wait for a lock held at the fork are found, with the thread that held it."""
     main = ThreadStack(1, "MainThread", (IN_POOL, CallSiteName("main", "/home/ada/train.py", 9)))
     other = ThreadStack(2, "refresher", (CallSiteName("refresh", "/home/ada/train.py", 7),))
     stacks = Stacks(1, (main, other))
-    # A process of its own is the rank: libraries that other tests have imported here have threads, and fork handlers.
+    # The rank is a separate process, because libraries imported here by other tests have threads and fork handlers.
     with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, start_new_session=True) as rank:
         try:
             assert rank.stdout is not None
@@ -115,20 +115,20 @@ def test_children_that_were_forked_while_a_lock_was_held() -> None:
 
 
 def commands_of(pid: int) -> list[Command]:
-    """The commands that a process has started and that run."""
+    """Return the running commands that a process has started."""
     return [one for child in children_of(pid) if (one := command_of(child, pid)) is not None]
 
 
 @pytest.mark.process
 def test_command_that_a_rank_waits_for() -> None:
-    """A command that a rank has started is named although nothing shows that it is stuck; of several none is."""
+    """The only command that a rank runs is named, although it may not be stuck. Of several, none is named."""
     main = ThreadStack(1, "MainThread", (CallSiteName("Popen.wait", "/usr/lib/python3.11/subprocess.py", 1_264),))
     waiting = Stacks(1, (main,))
     began_ns = time.monotonic_ns()
-    # A shell is the rank: this process has other children.
+    # The rank is a shell, because this process has other children.
     with subprocess.Popen(["sh", "-c", "sleep 600 & sleep 601 & wait"], start_new_session=True) as rank:
         try:
-            # Until it has become the command, a child is seen as what has started it.
+            # Before exec, a child looks like its parent.
             until(lambda: [one.name for one in commands_of(rank.pid)] == ["sleep", "sleep"])
             upload, other = commands_of(rank.pid)
             assert ChildWaits(identity_of(rank.pid), os.geteuid()).check(waiting, time.monotonic_ns()) is None

@@ -1,4 +1,4 @@
-"""How often a rank calls operations, as its tape shows."""
+"""The pace of calls on a rank's tape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from otel_torchdist.judge.world.following.baselines import FIRST_CALLS, PaceLog
 from otel_torchdist.model.kinds import How
-from otel_torchdist.model.occupations import CallPace
+from otel_torchdist.model.rank_state.occupations import CallPace
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 
 
 @pytest.mark.parametrize("polls_each", [True, False])
 def test_longest_gap(tmp_path: Path, polls_each: bool) -> None:
-    """The longest time between two calls is known, read call by call or all at once; inside a call is no gap."""
+    """The longest gap between two calls is the same, read call by call or at once. Time inside a call is no gap."""
     tape, pace = FakeTape(tmp_path), PaceLog()
 
     def read() -> None:
@@ -38,7 +38,7 @@ def test_longest_gap(tmp_path: Path, polls_each: bool) -> None:
 
 
 def test_steps_count(tmp_path: Path) -> None:
-    """A step that ends is a sign of progress like a call."""
+    """The end of a step counts as progress like a call."""
     tape, pace = FakeTape(tmp_path), PaceLog()
     tape.begin(at=10 * SECOND)
     tape.writer.step_ended(1, 20 * SECOND, 1)

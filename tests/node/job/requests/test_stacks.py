@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.rank_state.stacks import ThreadStack
 from otel_torchdist.node.job.requests.stacks import (
     SignalOffer,
     decode_offer,

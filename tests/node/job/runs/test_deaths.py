@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.model.lives import Death
+from otel_torchdist.model.rank_state.lives import Death
 from otel_torchdist.node.job.leftovers import clean_up
 from otel_torchdist.node.job.runs.lives import death_path, read_death, write_death
 
@@ -54,6 +54,13 @@ def test_error_code(code: int, is_error: bool) -> None:
     """Codes from 128 on are those of programs that handle a signal."""
     assert Death(1, status=code << 8).exited_in_error == is_error
     assert not Death(1, status=code).exited_in_error, "ended by a signal, or cleanly"
+
+
+@pytest.mark.parametrize(("launcher", "code", "is_error"), [("raylet", 1, False), ("raylet", 3, True), ("pt", 1, True)])
+def test_worker_that_ray_ends(launcher: str, code: int, is_error: bool) -> None:
+    """Ray ends its workers with exit code 1, also after a successful training: only another code is an error."""
+    death = Death(1, status=code << 8, launcher=launcher)
+    assert (death.exited_in_error, death.is_killed_by_ray) == (is_error, not is_error)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otel_torchdist.judge.world.assembly import worlds
 from otel_torchdist.judge.world.following.follower import TapeFollower
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.model.lives import Lifetime
+from otel_torchdist.model.rank_state.lives import Lifetime
 from otel_torchdist.node.job.runs.membership import RunMember, RunParentage, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.node.job.runs.runs import index_of, member_of
 from otel_torchdist.tape import seals

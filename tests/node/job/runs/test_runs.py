@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.model.lives import Death, RankLife
+from otel_torchdist.model.rank_state.lives import Death, RankLife
 from otel_torchdist.node.job.runs.lives import write_death
 from otel_torchdist.node.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from tests.support.commands.asking import ask

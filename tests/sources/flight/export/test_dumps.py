@@ -52,7 +52,7 @@ def test_entry() -> None:
     """An entry has all that a tape has, by the wall clock."""
     found = exported([call(3, at=5, ends=2)])
     assert only(found.dumps[0]) == FlightEntry(
-        record_id=0, pg_id=0, group="0", description="default_pg", sequence=3, p2p_sequence=0, operation=3,
+        record_id=0, pg_id=0, group="0", description="default_pg", sequence=3, p2p_sequence=0, operation_number=3,
         profiling_name="gloo:all_reduce", created_ns=WALL_NS + 5 * SECOND, started_ns=None,
         completed_ns=WALL_NS + 7 * SECOND, duration_ms=None, state=EntryState.COMPLETED, retired=True,
         input_sizes=((4,),), input_dtypes=("Float",), output_sizes=((4,),), output_dtypes=("Float",),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.sources.flight.export.dumps import NOTHING, Shape, exchanged, sides_of
+from otel_torchdist.sources.flight.export.dumps import NOTHING, Shape, sides_of, uneven_sides
 
 GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_into_tensor_coalesced")
 SCATTERING = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
@@ -54,7 +54,7 @@ def test_only_the_root_has_the_parts(operation: str) -> None:
 def test_every_exchanged_element_arrives(shapes: tuple[Shape, ...], received: int) -> None:
     """The output of an uneven exchange has as many elements as its rank received, in whole rows if possible."""
     shape = shapes[0]
-    inputs, (output,) = exchanged(shape, received)
+    inputs, (output,) = uneven_sides(shape, received)
     row = math.prod(shape[1:])
     assert (inputs, math.prod(output)) == ((shape,), received)
     assert output[1:] == (shape[1:] if shape and row and received % row == 0 else ())

@@ -116,7 +116,7 @@ def test_what_else_lies_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nccl_trace_rank_0.pipe")
     found = read_dumps([tmp_path])
     assert ranks_of(found) == [0, 1, 2, 3]
-    assert {path.name for path in found.others} == {"train.log", "config.json", "stdout.log"}
+    assert {path.name for path in found.other_files} == {"train.log", "config.json", "stdout.log"}
     notes = {Path(note.partition(": ")[0]).name: note for note in found.notes}
     assert notes.keys() == {"rank_10", "rank_11", "rank_12", "rank_13", "trace.pkl", "broken.tar.gz", "gone"}
     assert notes["rank_10"].endswith("it is empty")
@@ -243,4 +243,4 @@ def test_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     alone = read_dumps([tmp_path])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert read_dumps([tmp_path]) == alone
-    assert len(alone.dumps) == 70 and len(alone.notes) == 1 and len(alone.others) == 1
+    assert len(alone.dumps) == 70 and len(alone.notes) == 1 and len(alone.other_files) == 1

@@ -1,4 +1,4 @@
-"""Two ranks end operations in every possible way; each case has its own shape, by which the test finds it."""
+"""Two ranks end operations in every way. Each case has its own shape, by which the test identifies it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 
 def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:
-    """Type and text of the exception that a call raises, and the functions of ours in its traceback."""
+    """Return type and text of the exception that a call raises, and our functions in its traceback."""
     try:
         call()
     except Exception as error:
@@ -63,7 +63,7 @@ def waited_for(other: int) -> None:
 
 
 def from_functions() -> None:
-    """Call functional collectives, whose Works only C++ has; the second is waited for first, the last never."""
+    """Call functional collectives, whose Works exist only in C++. The second is waited for first, the last never."""
     group = dist.group.WORLD
     first = functional.reduce_scatter_tensor(torch.ones(22), "sum", 0, group)
     second = functional.reduce_scatter_tensor(torch.ones(24), "sum", 0, group)
@@ -107,7 +107,7 @@ def reduce_op_changes() -> None:
 
 
 def too_late() -> tuple[tuple[str, str, list[str]], list[bool]] | None:
-    """Time out in a wait, and complete a second one; returns what is open in between."""
+    """Time out in a wait, then wait successfully. Return the open operations in between."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=30))
     dist.barrier(group=slow)
     if rank() == 1:

@@ -1,6 +1,6 @@
-"""Three ranks issue every operation of `torch.distributed`; each prints what its tape must then contain.
+"""Three ranks issue every operation of `torch.distributed`, and print the expected records.
 
-A line of JSON for each operation, in the order of their issue.
+There is a line of JSON for each operation, in the order of issue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANY = None
 
 
 class Issuer:
-    """Calls operations and prints what they must look like on the tape."""
+    """Issues operations and prints their expected records."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = list(ranks)
@@ -50,7 +50,7 @@ def operation(
     tag: int = 0,
     **others: Any,
 ) -> dict[str, Any]:
-    """An operation as expected on the tape; `size` is in bytes."""
+    """Return the expected record of an operation; `size` is in bytes."""
     return {
         "name": name,
         "shapes": [list(shape) for shape in shapes] or ANY,
@@ -209,7 +209,7 @@ def point_to_point(issue: Issuer) -> None:
 
 
 def objects(issue: Issuer) -> None:
-    """Issue object operations, each of which is two of tensors: the pickle's length, then the pickle."""
+    """Issue object operations. Each consists of two tensor operations: the pickle's length, then the pickle."""
     n, here = world_size(), rank()
     pickle = {"dtype": "uint8"}
     length = {"dtype": "int64"}

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 def look(name: str, communicate: Callable[[torch.Tensor], Any]) -> None:
-    """Communicate, wait, and see the tensor go; gloo's own thread may be the last to release it."""
+    """Communicate, wait, and check that the tensor is freed. gloo's thread may hold the last reference."""
     tensor = torch.ones(2)
     watched = weakref.ref(tensor)
     work = communicate(tensor)
@@ -30,7 +30,7 @@ def look(name: str, communicate: Callable[[torch.Tensor], Any]) -> None:
 warnings.simplefilter("ignore", FutureWarning)
 capture = start_capture()
 join()
-capture._watch.stop(timeout_s=5.0)
+capture._rank_thread.stop(timeout_s=5.0)
 gc.disable()
 other = 1 - rank()
 look("all_reduce", dist.all_reduce)

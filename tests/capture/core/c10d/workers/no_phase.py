@@ -1,4 +1,4 @@
-"""A rank of a torch that does not show what a backward pass calls."""
+"""A rank with a torch that lacks the private function for phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank, whose every second measured call is seen for the first time; says what all calls have taken."""
+"""One rank whose every second sampled call needs a new plan. Reports the total time of its calls."""
 
 import time
 
@@ -14,7 +14,7 @@ NEW = 6
 
 
 def deep(calls: int, size: int) -> None:
-    """Call a collective of another kind below many frames, which are recorded where it is first seen."""
+    """Issue a new kind of collective below many frames, which are recorded when the call is planned."""
     if calls:
         deep(calls - 1, size)
     else:

@@ -1,4 +1,4 @@
-"""Ranks that communicate within backward passes and outside of them; each part reports which records are its own."""
+"""Ranks that communicate inside and outside of backward passes. Each part reports which records belong to it."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def compiled_backward() -> Callable[[], Any]:
 
 
 def reduced(x: torch.Tensor) -> torch.Tensor:
-    """Reduce what no gradient flows through."""
+    """Reduce a tensor without a gradient."""
     y = x * 2
     dist.all_reduce(y.detach())
     return y * y  # what its gradient needs is not saved
 
 
 def computed_again() -> Callable[[], Any]:
-    """What is checkpointed is computed once in forward, and once more in backward."""
+    """Recompute checkpointed activations in the backward pass."""
     return lambda: checkpoint(reduced, ones(4), use_reentrant=False).sum().backward()
 
 
 class Nested(torch.autograd.Function):
-    """A backward pass that runs another one; the innermost reduces."""
+    """A backward pass that runs another one, down to a reduction."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, depth: int) -> torch.Tensor:
@@ -119,12 +119,12 @@ class Nested(torch.autograd.Function):
 
 
 def nested() -> Callable[[], Any]:
-    """The innermost runs on a thread of autograd's."""
+    """Nest backward passes. The innermost runs on a thread of autograd."""
     return lambda: Nested.apply(ones(1), DEEP).sum().backward()
 
 
 def by_hand() -> Callable[[], Any]:
-    """Gradients reduced after the backward pass, and by a hook within it."""
+    """Reduce gradients after the backward pass, and in a hook during it."""
     weight, hooked = ones(4), ones(4)
     hooked.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
 
@@ -136,7 +136,7 @@ def by_hand() -> Callable[[], Any]:
 
 
 def in_callbacks() -> Callable[[], Any]:
-    """PowerSGD goes on in callbacks: on rank 0, which waits for the other, on threads of gloo's."""
+    """Use PowerSGD, which continues in callbacks. Rank 0 waits for rank 1, so its callbacks run on gloo's threads."""
     model = DistributedDataParallel(layers())
     state = PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
     model.register_comm_hook(state, powerSGD_hook)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 import weakref
 from typing import Any
 
@@ -25,7 +26,7 @@ KEPT_S = 1.2
 
 
 class MuteWork(Work):
-    """A Work that knows its end only when waited for. Torch passes it on as its C++ Work, never complete."""
+    """A Work that only knows its end after a wait. torch sees its C++ base, which is never complete."""
 
     def is_completed(self) -> bool:
         """Refuse to answer."""
@@ -68,7 +69,7 @@ def begin() -> None:
 
 
 def can_begin_without_us() -> bool:
-    """Whether torch accepts it: torch 2.8 cannot create it, and torch 2.15 crashes with it on Python 3.13.0."""
+    """Return whether torch supports it: torch 2.8 cannot create it, and torch 2.15 crashes with it on Python 3.13.0."""
     child = os.fork()
     if child == 0:
         try:
@@ -98,6 +99,7 @@ del kept, dropped, late
 until(lambda: not any(work() for work in works))
 inherited = dist.all_reduce(torch.ones(9), async_op=True)
 assert inherited is not None
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # since Python 3.12
 child = os.fork()
 if child == 0:
     inherited.wait()

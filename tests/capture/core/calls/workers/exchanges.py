@@ -1,4 +1,4 @@
-"""Ranks that exchange parts of different sizes in all ways; each call reports what it sends and receives, in bytes."""
+"""Ranks that exchange parts of different sizes in all ways. Each call reports its sent and received bytes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ VARIED = 50
 
 
 def part_of(sender: int, receiver: int) -> int:
-    """How many rows a rank sends to another."""
+    """Return the number of rows that a rank sends to another."""
     return (2 * sender + 3 * receiver + sender * receiver) % 5
 
 
 def sent() -> list[int]:
-    """How many rows this rank sends to each."""
+    """Return the number of rows that this rank sends to each."""
     return [part_of(rank(), other) for other in range(world_size())]
 
 
 def received() -> list[int]:
-    """How many it receives from each."""
+    """Return the number of rows that this rank receives from each."""
     return [part_of(other, rank()) for other in range(world_size())]
 
 
@@ -39,13 +39,13 @@ def rows(count: int) -> torch.Tensor:
 
 
 def said(parts: Sequence[int] | None, expected: Sequence[int] = (), unit: int = ROW) -> None:
-    """Report the call that was just made; None for an even one."""
+    """Report the preceding call; None for an even one."""
     sizes = None if parts is None else [part * unit for part in parts]
     say(sent=sizes, received=sum(expected) * unit, expected=[part * unit for part in expected], unit=unit)
 
 
 def even() -> None:
-    """Parts of one size, whether it is given or not."""
+    """Exchange equal parts, with and without split sizes."""
     size = world_size()
     dist.all_to_all_single(rows(2 * size), rows(2 * size))
     said(None)
@@ -56,7 +56,7 @@ def even() -> None:
 
 
 def uneven() -> None:
-    """Parts of different sizes."""
+    """Exchange parts of different sizes."""
     dist.all_to_all_single(rows(sum(received())), rows(sum(sent())), received(), sent())
     said(sent(), received())
     work = dist.all_to_all_single(rows(sum(received())), rows(sum(sent())), received(), sent(), async_op=True)
@@ -66,7 +66,7 @@ def uneven() -> None:
 
 
 def uneven_elsewhere() -> None:
-    """Each rank sends equal parts, and receives others."""
+    """Send equal parts, and receive unequal ones."""
     size = world_size()
     given = list(range(1, size + 1))
     dist.all_to_all_single(rows(sum(given)), rows((rank() + 1) * size), given, None)
@@ -74,14 +74,14 @@ def uneven_elsewhere() -> None:
 
 
 def nothing() -> None:
-    """Rank 0 has nothing to send, and gets something."""
+    """Rank 0 sends nothing, and receives something."""
     outgoing, incoming = [2 * (rank() > 0)] * world_size(), [2 * (other > 0) for other in range(world_size())]
     dist.all_to_all_single(rows(sum(incoming)), rows(sum(outgoing)), incoming, outgoing)
     said(outgoing, incoming)
 
 
 def compiled() -> None:
-    """Functional ones, as they are and in compiled code."""
+    """Call functional exchanges, eager and compiled."""
     group = dist.group.WORLD
     assert group is not None
 
@@ -95,12 +95,12 @@ def compiled() -> None:
 
 
 def varying(names_bytes: int) -> None:
-    """Always as many rows in all, from and to others."""
+    """Exchange a constant number of rows, with varying peers."""
     size = world_size()
     for nth in range(VARIED):
         parts = [20 + (nth * other) % 7 for other in range(size)]
         parts[0] = 30 * size - sum(parts[1:])
-        # Each rank sends the same to itself and its neighbours, one place on.
+        # Each rank sends the same to itself and its neighbors, one place on.
         outgoing = [parts[(other - rank()) % size] for other in range(size)]
         incoming = [parts[(rank() - other) % size] for other in range(size)]
         dist.all_to_all_single(rows(sum(incoming)), rows(sum(outgoing)), incoming, outgoing)
@@ -111,7 +111,7 @@ def varying(names_bytes: int) -> None:
 
 
 def lists() -> None:
-    """Lists of tensors, on a backend that moves nothing: gloo takes only even ones."""
+    """Exchange lists of tensors on a backend that moves no data: gloo only takes even lists."""
     dist.all_to_all([torch.ones(2)] * MANY, [torch.ones(2)] * MANY)
     said(None)
     pair = dist.new_group([0, 1])
@@ -122,14 +122,14 @@ def lists() -> None:
 
 
 def many() -> None:
-    """In a group of many members."""
+    """Exchange in a group of many members."""
     parts = [other % 7 for other in range(MANY)]
     dist.all_to_all_single(rows(sum(parts)), rows(sum(parts)), parts, parts)
     say(sent=[], largest=6 * ROW, received=sum(parts) * ROW, expected=[], unit=ROW)
 
 
 def gathered(group: dist.ProcessGroup | None, outputs: list[torch.Tensor]) -> None:
-    """Gather a tensor of three rows into a list; twice, because a library records what was planned before."""
+    """Gather a tensor of three rows into a list, twice: the library records the second call."""
     for _ in range(2):
         dist.all_gather(outputs, rows(3), group=group)
 

@@ -1,6 +1,6 @@
-"""One line that reduces with one op and sometimes with another, more often on rank 0 than on the others.
+"""A line that usually reduces with one op and sometimes with another, more often on rank 0.
 
-The argument gives the steps.
+The argument is the number of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEPS = 200
 
 
 def reduce(tensor: torch.Tensor, op: object = dist.ReduceOp.SUM) -> None:
-    """A helper as real programs have it."""
+    """A helper function, as in real programs."""
     dist.all_reduce(tensor, op=op)
 
 

@@ -1,4 +1,4 @@
-"""Each kind of call on a simulated device, several times from one line; says what ran, and what Python recorded."""
+"""Each kind of call on a simulated device, several times from one line. Reports what ran, and what Python recorded."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def count(frame: FrameType, event: str, argument: object) -> None:
 
 
 def synchronous() -> None:
-    """On the caller's stream."""
+    """Run on the caller's stream."""
     cuda.lasts_ns = 2 * MS
     for _ in range(TIMES):
         dist.all_reduce(ones)
 
 
 def waited() -> None:
-    """On a stream of the backend, for which the caller's stream then waits."""
+    """Run on the backend's stream, for which the caller's stream then waits."""
     cuda.lasts_ns = 20 * MS
     for _ in range(TIMES):
         work = dist.all_reduce(ones, async_op=True)
@@ -52,7 +52,7 @@ def waited() -> None:
 
 
 def named_by_memory() -> None:
-    """The same, waited for as functional collectives are."""
+    """Run asynchronously, and wait as functional collectives do."""
     cuda.lasts_ns = 20 * MS
     for _ in range(TIMES):
         dist.all_reduce(ones, async_op=True)
@@ -60,7 +60,7 @@ def named_by_memory() -> None:
 
 
 def never_waited() -> None:
-    """Only the watchdog shows the end."""
+    """Run asynchronously without a wait: only the watchdog reports the end."""
     cuda.lasts_ns = 2 * MS
     for _ in range(TIMES):
         dist.all_gather_into_tensor(gathered, ones, async_op=True)
@@ -75,7 +75,7 @@ def messages() -> None:
 
 
 def on_other_device() -> None:
-    """On the default stream of a device that is not the current one."""
+    """Run on the default stream of a device that is not current."""
     cuda.device.use_stream(0)
     cuda.lasts_ns = MS
     for _ in range(TIMES):

@@ -1,4 +1,7 @@
-"""Operations on a simulated device that is synchronised around them; says how often, and what it cost."""
+"""Operations on a simulated device with synchronized timing.
+
+Reports the number of synchronizations and the durations.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))
 cuda.device.use_stream(MAIN_STREAM)
 ones = cuda.tensor()
-synchronised: list[int] = []
+synchronized: list[int] = []
 
 
 def synchronize(device: int) -> None:
     """Wait for the device, as CUDA would."""
-    synchronised.append(device)
+    synchronized.append(device)
     for stream in (MAIN_STREAM, NCCL_STREAM):
         last = cuda.device.last(stream)
         while last is not None and not cuda.device.is_over(last):
@@ -38,25 +41,25 @@ def synchronize(device: int) -> None:
 
 
 def computation_before() -> None:
-    """The collective is enqueued behind a kernel of the program's."""
+    """Enqueue the collective behind a kernel of the program."""
     cuda.device.launch(MAIN_STREAM, 400 * MS)
     dist.all_reduce(ones)
 
 
 def asynchronous() -> None:
-    """It is over when the call returns."""
+    """Issue an asynchronous collective, which is over when the call returns."""
     dist.all_reduce(ones, async_op=True)
     assert cuda.device.is_over(cuda.ran[-1].kernel)
 
 
 def messages() -> None:
-    """Sends and receives, which could deadlock."""
+    """Send and receive, which could deadlock with synchronization."""
     dist.isend(ones, 1)
     dist.irecv(ones, 1)
 
 
 def coalesced() -> None:
-    """A block, which is issued at its end."""
+    """Issue a coalesced block."""
     group: Any = dist.group.WORLD
     group._start_coalescing(torch.device("cuda"))
     dist.all_reduce(ones)
@@ -64,14 +67,14 @@ def coalesced() -> None:
 
 
 def in_graph() -> None:
-    """While a graph is captured."""
+    """Issue while a graph is captured."""
     cuda.device.capturing.add(MAIN_STREAM)
     dist.all_reduce(ones)
     cuda.device.capturing.clear()
 
 
 def on_host() -> None:
-    """A tensor on the CPU."""
+    """Reduce a tensor on the CPU."""
     dist.all_reduce(torch.ones(3))
 
 
@@ -84,12 +87,12 @@ def main() -> None:
     parts: tuple[Callable[[], None], ...] = (computation_before, asynchronous, messages, on_host, in_graph, coalesced)
     counts: dict[str, int] = {}
     for part in parts:
-        before = len(synchronised)
+        before = len(synchronized)
         try:
             part()
         except RuntimeError as error:  # the fake backend may not coalesce
             say(part=part.__name__, error=str(error))
-        counts[part.__name__] = len(synchronised) - before
+        counts[part.__name__] = len(synchronized) - before
     cuda.until_over()
     say(counts=counts)
 

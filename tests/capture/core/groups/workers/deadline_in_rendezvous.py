@@ -32,7 +32,7 @@ def late(signum: int, frame: FrameType | None) -> None:
 
 
 def late_set(store: Any) -> bool:
-    """Take long before the id is set."""
+    """Take long before setting the id."""
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     time.sleep(WAITS_S)
     return sends_only(store)

@@ -91,7 +91,7 @@ def communicates() -> Callable[[], None]:
 
 
 def run_until_raised(source: BySignal | ByThread, run: Callable[[], None]) -> None:
-    """Run again and again until an exception has been raised, which leaves this at any place."""
+    """Repeat until an exception is raised, at any point."""
     before = source.raised
     give_up = time.monotonic() + ATTEMPTS_S
     source.arm()
@@ -105,7 +105,7 @@ def run_until_raised(source: BySignal | ByThread, run: Callable[[], None]) -> No
 
 
 def main() -> None:
-    """Raise, count, and check what is open in the end."""
+    """Raise exceptions, count their arrival, and check for open records at the end."""
     kind, times = sys.argv[1], int(sys.argv[2])
     capture = start_capture()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())

@@ -1,4 +1,4 @@
-"""Two ranks that make worlds by hand, in which they have each other's numbers.
+"""Two ranks that create standalone process groups, in which their rank numbers are swapped.
 
 Arguments: what to do.
 """
@@ -20,8 +20,8 @@ from tests.support.ranks.rank import STORE, TIMEOUT, join, rank, start_capture
 TENSOR = torch.ones(4)
 
 
-def by_hand(path: str) -> ProcessGroup:
-    """Make a world as trainers do that send weights to an engine: with a store of its own, and ranks anew."""
+def standalone(path: str) -> ProcessGroup:
+    """Create a standalone process group, as a trainer does to send weights to an engine."""
     store = dist.FileStore(f"{os.environ[STORE]}-{path}", 2)
     group, _ = c10d._new_process_group_helper(
         2, 1 - rank(), [], c10d.Backend("gloo"), PrefixStore("transfer", store), group_name="transfer", timeout=TIMEOUT
@@ -31,7 +31,7 @@ def by_hand(path: str) -> ProcessGroup:
 
 
 def stateless(path: str) -> ProcessGroup:
-    """Make a world from the objects themselves, as engines do that have no default group."""
+    """Create a standalone process group from torch's objects, as engines without a default group do."""
     store = dist.FileStore(f"{os.environ[STORE]}-{path}", 2)
     group = ProcessGroup(store, 1 - rank(), 2)
     backend = ProcessGroupGloo(store, 1 - rank(), 2, timeout=TIMEOUT)
@@ -41,9 +41,9 @@ def stateless(path: str) -> ProcessGroup:
 
 
 def beside() -> None:
-    """Use two such worlds and the default one by turns."""
+    """Use two standalone process groups and the default group by turns."""
     join()
-    transfer, objects = by_hand("transfer"), stateless("objects")
+    transfer, objects = standalone("transfer"), stateless("objects")
     for _ in range(3):
         dist.all_reduce(TENSOR)
         dist.broadcast(TENSOR, src=0, group=transfer)
@@ -52,10 +52,10 @@ def beside() -> None:
 
 
 def again() -> None:
-    """Make such a world for each update, and end it; the default group goes on, and is made anew in the end."""
+    """Create and destroy a standalone process group for each update; recreate the default group at the end."""
     join()
     for update in range(5):
-        transfer = by_hand(f"update-{update}")  # a file that is used again may hold old addresses
+        transfer = standalone(f"update-{update}")  # a file that is used again may hold old addresses
         dist.broadcast(TENSOR, src=0, group=transfer)
         dist.destroy_process_group(transfer)
         dist.all_reduce(TENSOR)
@@ -66,19 +66,19 @@ def again() -> None:
 
 
 def alone() -> None:
-    """Be in no other world."""
-    for made in (by_hand("transfer"), stateless("objects")):
+    """Use standalone process groups only."""
+    for made in (standalone("transfer"), stateless("objects")):
         made.broadcast([TENSOR], dist.BroadcastOptions()).wait()
 
 
 def backend(path: str) -> ProcessGroupGloo:
-    """Make a world that is a backend alone."""
+    """Use a standalone backend."""
     store = dist.FileStore(f"{os.environ[STORE]}-{path}", 2)
     return ProcessGroupGloo(PrefixStore("weights", store), 1 - rank(), 2, TIMEOUT)
 
 
 def lone() -> None:
-    """Call backends themselves: one made by hand, and that of the default group, which has made it."""
+    """Call two backends directly: a standalone one, and the default group's, which torch has created."""
     join()
     link, own = backend("weights"), dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     for nth in range(3):
@@ -103,7 +103,7 @@ def lone() -> None:
 
 
 def every_method() -> None:
-    """Call every method of a backend, with options and in its short form, and one that it refuses."""
+    """Call every method of a backend, with options and in its short form, and one call that it refuses."""
     link, nothing, two = backend("weights"), torch.zeros(4), [torch.zeros(4), torch.zeros(4)]
     maximum, last = dist.AllreduceOptions(), dist.BroadcastOptions()
     maximum.reduceOp, last.rootRank = dist.ReduceOp.MAX, 1
@@ -133,7 +133,7 @@ def every_method() -> None:
 
 
 def only_backend() -> None:
-    """Be in no other world than that of a backend."""
+    """Use only a standalone backend."""
     backend("weights").allreduce([TENSOR]).wait()
 
 

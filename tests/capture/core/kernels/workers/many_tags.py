@@ -16,7 +16,7 @@ STEADY = 10_000_000
 TIMES = 1_000
 message_counters.MAX_COUNTERS = MOST  # type: ignore[misc]
 message_counters.FORGOTTEN_AT_ONCE = AT_ONCE  # type: ignore[misc]
-recording._UNUSED = 64  # type: ignore[misc]
+recording._MIN_FREE_COUNTERS = 64  # type: ignore[misc]
 data = torch.zeros(1)
 
 
@@ -42,7 +42,7 @@ recorder = capture.current_recorder()
 assert recorder is not None
 places = recorder.message_counters._memory
 made: list[object] = []
-if isinstance(places, recording.NativePlaces):
+if isinstance(places, recording.NativeCounters):
     add_counter = places._library.add_counter
     places._library.add_counter = lambda session: made.append(session) or add_counter(session)
 grow(0)

@@ -1,4 +1,4 @@
-"""Calls from generators, coroutines, C code, destructors, and code that is gone; and waits for what is no Work."""
+"""Calls from generators, coroutines, C code, destructors and freed code, and waits for objects that are no Works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reduce(*_: Any) -> int:
 
 
 def generated() -> Iterator[None]:
-    """Calls between yields."""
+    """Call between yields."""
     while True:
         dist.broadcast(ones, 0)
         yield
@@ -52,7 +52,7 @@ async def several() -> None:
 
 
 class Calls:
-    """Calls from what Python calls by itself."""
+    """An object whose special methods call."""
 
     def __init__(self) -> None:
         dist.all_reduce(ones)
@@ -72,7 +72,7 @@ class Calls:
 
 @contextlib.contextmanager
 def managed() -> Iterator[None]:
-    """Calls on the way in and out."""
+    """Call on entry and exit."""
     dist.all_reduce(ones)
     yield
     dist.broadcast(ones, 1)
@@ -101,7 +101,7 @@ def from_c() -> None:
 
 
 def from_code_that_goes() -> list[int]:
-    """Calls from code that is freed after them, each on a line of its own."""
+    """Call from code objects that are freed afterwards, each on its own line."""
     lines = []
     for nth in range(PIECES):
         source = "\n" * nth + "for _ in range(3): dist.all_reduce(ones)"
@@ -119,11 +119,11 @@ class Other(dist.Work):
 
 
 class Inherits(dist.Work):
-    """One that has torch's own wait."""
+    """A Work with torch's own `wait`."""
 
 
 class Both(Other, dist.FileStore.__mro__[1]):  # type: ignore[misc]
-    """One with two bases in C++, so its instances are laid out otherwise."""
+    """A Work with two C++ bases, so its instances have another layout."""
 
     def __init__(self) -> None:
         dist.Work.__init__(self)
@@ -131,7 +131,7 @@ class Both(Other, dist.FileStore.__mro__[1]):  # type: ignore[misc]
 
 
 def raised(call: Callable[[], Any]) -> str:
-    """What a call raises."""
+    """Return the exception that a call raises."""
     try:
         call()
     except Exception as error:
@@ -140,7 +140,7 @@ def raised(call: Callable[[], Any]) -> str:
 
 
 def waits() -> list[str]:
-    """Waits in every way, for Works and for what is none."""
+    """Wait in every way, for Works and other objects."""
     work = dist.all_reduce(ones, async_op=True)
     assert work is not None
     kept = weakref.ref(work)
@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def waits_without_us() -> list[str]:
-    """The same when nothing is recorded any more."""
+    """Repeat the waits after recording was switched off."""
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     answers = waits()
     dist.destroy_process_group()

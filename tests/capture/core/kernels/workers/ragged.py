@@ -1,4 +1,4 @@
-"""Calls from one line whose shapes never repeat; says how many Python recorded, and how many names there are."""
+"""Calls from one line whose shapes never repeat. Reports the number of calls that Python recorded, and of names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def gather(size: int) -> None:
 
 
 def spread(size: int) -> None:
-    """The root contributes, others do not."""
+    """Broadcast: only the root contributes."""
     dist.broadcast(pool[:size], 1)
 
 
 def take_turns(size: int) -> None:
-    """Another root each time, as in a loop over ranks."""
+    """Use another root each time, as in a loop over ranks."""
     dist.broadcast(pool[:size], size % 2)
 
 

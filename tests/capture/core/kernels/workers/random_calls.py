@@ -40,7 +40,7 @@ BOXED: list[Any] = []
 
 
 class Subclass(torch.Tensor):
-    """A tensor as libraries derive them."""
+    """A tensor subclass, as libraries define them."""
 
 
 def plain(choose: random.Random) -> torch.Tensor:
@@ -49,7 +49,7 @@ def plain(choose: random.Random) -> torch.Tensor:
 
 
 def inference(choose: random.Random) -> torch.Tensor:
-    """A tensor that autograd knows nothing of."""
+    """An inference tensor, which autograd does not track."""
     with torch.inference_mode():
         return plain(choose)
 
@@ -83,7 +83,7 @@ def tensor(choose: random.Random) -> torch.Tensor:
 
 
 class Boxing(TorchDispatchMode):
-    """Keeps the reduce op of an all_reduce as the dispatcher takes it, which torch 2.13 has no other way to."""
+    """Captures the boxed reduce op of an all_reduce, because torch 2.13 offers no other way to box one."""
 
     boxed: Any = None
 
@@ -163,7 +163,7 @@ class Arguments:
 
 
 def works_in(result: Any) -> list[Any]:
-    """The Works among what an operation has returned."""
+    """Return the Works in an operation's result."""
     parts = result if isinstance(result, tuple) else (result,)
     return [part for part in parts if isinstance(part, torch.ScriptObject)]
 
@@ -183,7 +183,7 @@ def outcome(call: Callable[[], Any], label: str, waits: bool) -> str:
 
 
 def issue(group: dist.ProcessGroup, seed: int, outcomes: list[Any]) -> None:
-    """Make random calls on a group, each several times; notes what they have raised."""
+    """Make random calls on a group, each several times, and note their exceptions."""
     choose = random.Random(seed)
     operations = collective_schemas()
     for _ in range(CALLS):

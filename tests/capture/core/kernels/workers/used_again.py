@@ -1,4 +1,4 @@
-"""Works, memory and sessions whose addresses are used again, by what is recorded in Python or in another session."""
+"""Reuses the addresses of Works, memory and sessions, for calls recorded in Python or in another session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begin() -> str:
 
 
 def new_shape(nth: int) -> torch.Tensor:
-    """A tensor of as many elements as all others, with a shape that was not seen before."""
+    """Return a tensor with a new shape and as many elements as the others."""
     return torch.ones((1,) * (1 + nth % 8) + (64,) + (1,) * (1 + nth // 8))
 
 
@@ -42,7 +42,7 @@ def works() -> None:
 
 
 def memory(name: str) -> None:
-    """The same, waited for by memory."""
+    """The same, with waits that name memory."""
     for nth in range(TIMES):
         for _ in range(5):
             functional.all_reduce(ones, "sum", name)
@@ -50,14 +50,14 @@ def memory(name: str) -> None:
 
 
 def empty(name: str) -> None:
-    """Tensors without elements all have the same address: none."""
+    """Use tensors without elements, which all have the null address."""
     for _ in range(TIMES):
         functional.wait_tensor(functional.reduce_scatter_tensor(torch.ones(0), "sum", 2, name))
         functional.wait_tensor(torch.ones(0))
 
 
 def in_sessions() -> list[list[str]]:
-    """The same calls in one session after another; returns how the ends of each one's are known."""
+    """Make the same calls in several sessions. Return the kinds of end in each."""
     ends = []
     for _ in range(SESSIONS):
         gc.collect()  # the session before is freed

@@ -1,4 +1,4 @@
-"""Two ranks that save and load checkpoints in the ways that programs do, and print what is on disk afterwards."""
+"""Two ranks that save and load checkpoints in the usual ways, and print what is on disk afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FullDisk(dcp.FileSystemWriter):
 
 
 class AfterReturn(dcp.FileSystemWriter):
-    """A storage that writes once the call that saves has returned."""
+    """A storage that writes after the saving call has returned."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -46,7 +46,7 @@ class AfterReturn(dcp.FileSystemWriter):
 
 
 class Meanwhile:
-    """A part of a state that saves something itself when it is asked for its state."""
+    """A part of a state dict that saves another checkpoint when its state is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,12 +61,12 @@ class Meanwhile:
 
 
 def state() -> dict[str, Any]:
-    """What is saved: each rank writes about half of it."""
+    """Return the state to save. Each rank writes about half of it."""
     return {f"weight.{nth}": torch.full((1000, 10), float(nth)) for nth in range(8)}
 
 
 def size_of(path: Path, rank: int) -> tuple[int, int]:
-    """Bytes and files that a rank has written."""
+    """Return the bytes and files that a rank has written."""
     files = [file for file in path.iterdir() if file.name.startswith(f"__{rank}_")]
     return sum(file.stat().st_size for file in files), len(files)
 

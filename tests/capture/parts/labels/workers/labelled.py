@@ -1,4 +1,4 @@
-"""Four ranks: FSDP in both generations, DDP, pipelines, meshes; says what the labels of some calls should be."""
+"""Four ranks with FSDP in both generations, DDP, pipelines and meshes. Reports the expected labels of some calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROBATCHES = 4
 
 
 class Block(nn.Module):
-    """A layer whose size shows which one it is."""
+    """A layer with a unique size, by which the test identifies it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def train(model: nn.Module) -> None:
 
 
 def sizes(root: nn.Module, units: dict[str, nn.Module]) -> dict[str, int]:
-    """How many elements each unit has, without those of units within it."""
+    """Return the number of elements of each unit, without nested units."""
     found = {}
     for name, unit in units.items():
         inner = {id(p) for other in units.values() if other is not unit and unit is root for p in other.parameters()}

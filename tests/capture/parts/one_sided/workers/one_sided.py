@@ -20,7 +20,7 @@ def reduce(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor
 
 
 def refuse(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
-    """Refuse as a device that is not connected does."""
+    """Raise, as a device without a connection does."""
     raise ValueError("no such device")
 
 

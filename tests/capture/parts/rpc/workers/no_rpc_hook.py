@@ -1,4 +1,4 @@
-"""One worker of RPC in a torch that lacks a private part that recording needs, and torch itself does not."""
+"""One RPC worker with a torch that lacks a private name that only recording needs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def zero() -> None:
 
 
 def raising() -> float:
-    """Fail in a closure that an optimizer calls."""
+    """Raise in a closure that an optimizer calls."""
     raise ZeroDivisionError
 
 
@@ -106,7 +106,7 @@ def killed() -> None:
 
 
 def begins_anew() -> None:
-    """Out of memory in the first step: a new optimizer is created, and the old one may still exist."""
+    """Run out of memory in the first step, and create a new optimizer while the old one may still exist."""
     old = torch.optim.SGD([parameter()], lr=0.1)
     with contextlib.suppress(ZeroDivisionError):
         old.step(raising)
@@ -212,7 +212,7 @@ def train_scaled(make: type[torch.amp.GradScaler], wrap: Callable[[torch.optim.O
 
 
 def scaled() -> None:
-    """A step that the scaler skips counts as a step."""
+    """Train with a scaler. Skipped steps count as steps."""
     train_scaled(torch.amp.GradScaler, lambda optimizer: optimizer)
 
 
@@ -275,7 +275,7 @@ def marked() -> None:
 
 
 def windows() -> None:
-    """Train without any sign of where a step ends."""
+    """Train without any source of steps but windows of collectives."""
     communicate(64 * STEPS + 1)
 
 

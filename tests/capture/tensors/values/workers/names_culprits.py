@@ -1,4 +1,4 @@
-"""Gradients of one parameter after the other are bad, in models of DDP and FSDP: says whose, in their order."""
+"""Models of DDP and FSDP in which one parameter after the other gets a non-finite gradient. Reports which."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ BAD_RANK = 1
 
 
 class Poison(torch.autograd.Function):
-    """Lets values through, and spoils their last gradient."""
+    """Passes values through, and makes the last element of their gradient non-finite."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        """Let it through."""
+        """Pass the values through."""
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        """Spoil it."""
+        """Spoil the gradient."""
         spoilt = gradients[0].clone()
         spoilt.view(-1)[-1] = float("inf")
         return spoilt
@@ -43,18 +43,18 @@ class Layer(nn.Linear):
     bad = ""
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        """Compute."""
+        """Pass the values through."""
         weight, bias = (Poison.apply(one) if name == self.bad else one for name, one in self.named_parameters())
         return nn.functional.linear(given, weight, bias)
 
 
 def layers() -> nn.Sequential:
-    """Layers of two sizes."""
+    """Return layers of two sizes."""
     return nn.Sequential(Layer(WIDTH, WIDTH), Layer(WIDTH, WIDTH), Layer(WIDTH, 5))
 
 
 def spoil(model: Any, plain: nn.Sequential, steps: int, part: str) -> None:
-    """Take steps without an optimizer, with another bad gradient in each."""
+    """Take steps without an optimizer, each with another non-finite gradient."""
     names = [(nth, one) for nth in range(3) for one in ("weight", "bias")]
     said: list[str] = []
     for step in range(steps):

@@ -117,7 +117,7 @@ def pipeline() -> Callable[[int, bool], None]:
 
 
 class WaitsInStep(torch.optim.SGD):
-    """Waits for its gradients where it steps."""
+    """An optimizer that waits for its gradients in its step."""
 
     works: ClassVar[list[Any]] = []
 
@@ -129,7 +129,7 @@ class WaitsInStep(torch.optim.SGD):
 
 
 def waits_late() -> Callable[[int, bool], None]:
-    """Gradients are reduced in the backward pass and awaited in the optimizer's step, of which others are ahead."""
+    """Start reductions in the backward pass and wait for them in the optimizer's step."""
     model = layers()
     optimizer = WaitsInStep(model.parameters(), lr=0.01)
     for parameter in model.parameters():
@@ -147,7 +147,7 @@ def waits_late() -> Callable[[int, bool], None]:
 
 
 def on_purpose() -> Callable[[int, bool], None]:
-    """What is not finite by right, differs by right, or has odd types and layouts: nothing to be found."""
+    """Send legitimate non-finite or differing values, and unusual types and layouts: no finding is expected."""
     size, own = world_size(), rank()
 
     def step(nth: int, is_bad: bool) -> None:
@@ -198,7 +198,7 @@ def odd_tensors() -> list[torch.Tensor]:
 
 
 def large() -> Callable[[int, bool], None]:
-    """Broadcasts of more than a megabyte, of which few are sampled, and the others' are not."""
+    """Broadcast more than a megabyte. Few of these messages are sampled."""
 
     def step(nth: int, is_bad: bool) -> None:
         for _ in range(8):

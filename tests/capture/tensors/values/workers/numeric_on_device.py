@@ -1,4 +1,4 @@
-"""Looks at values on a simulated device, on which nothing can be computed that would wait for it."""
+"""Examines values on a simulated device on which any wait for the device raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_torchdist.capture.tensors.numerics import NumericsObserver
 from otel_torchdist.capture.tensors.observed import ObservedCalls
 from otel_torchdist.capture.tensors.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.records.numerics import checksum_word, mixed, summed
+from otel_torchdist.tape.records.numerics import checksum_word, mix_checksum, sum_checksums
 from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
 from tests.support.ranks.rank import own_tape, part_of, say, start_capture
 from tests.support.waiting import until
@@ -39,27 +39,27 @@ seen: dict[int, Any] = {}
 
 
 def read() -> list[Any]:
-    """What is known of the values of each operation by now, in their order."""
+    """Return the known numerics of each operation, in order."""
     for numerics in tape.poll().numerics:
         seen[numerics.number] = numerics
     return [seen[number] for number in sorted(seen)]
 
 
 def facts_of(found: Any) -> list[Any]:
-    """What a record says."""
+    """Return the fields of a record."""
     numbers = (found.smallest, found.largest, found.mean, found.norm, found.zero_share, found.subnormal_share)
     return [*numbers, found.input_checksum, found.output_checksum]
 
 
 def expected_of(*hosts: torch.Tensor) -> list[Any]:
-    """What the same values are found to be on the host."""
+    """Return the numerics of the same values on the host."""
     extremes, moments, checksum = extremes_of(hosts), moments_of(hosts), checksum_word(checksum_of(hosts))
     shares = (moments.zero_share, moments.subnormal_share)
     return [extremes.smallest, extremes.largest, moments.mean, moments.norm, *shares, checksum, checksum]
 
 
 def waits() -> None:
-    """What would wait for the device raises here: the parts below show that none of that is called."""
+    """Call functions that wait for the device, which raises: the other parts call none of them."""
     tensor, refused = cuda.on_device(torch.ones(9)), list[str]()
     for name, call in {
         "item": lambda: tensor.sum().item(),
@@ -88,7 +88,7 @@ def values() -> None:
 
 
 def in_order() -> None:
-    """Behind a kernel that runs nothing is known; what the program does then to its tensors changes nothing."""
+    """Examine values behind a running kernel, while the program overwrites its tensors."""
     host = torch.tensor([1.0, float("nan"), 2.0])
     stuck = cuda.device.launch(MAIN_STREAM, None)
     before = len(read())
@@ -108,7 +108,7 @@ def in_order() -> None:
 
 
 def too_many() -> None:
-    """More than there is room for; afterwards there is room again."""
+    """Examine more operations than there are slots, then more when slots are free again."""
     stuck = cuda.device.launch(MAIN_STREAM, None)
     before = len(read())
     for _ in range(2 * SLOTS):
@@ -132,7 +132,7 @@ def in_graph() -> None:
 
 
 def asynchronous() -> None:
-    """Outputs are read when they have been waited for, and not if the program has dropped them."""
+    """Wait for outputs, or drop them."""
     tensor = cuda.on_device(torch.ones(9))
     work: Any = dist.all_reduce(tensor, async_op=True)
     before = read()[-1].output_checksum
@@ -146,7 +146,7 @@ def asynchronous() -> None:
 
 
 def odd_inputs() -> None:
-    """What has no statistics, in one list with what has some."""
+    """Send tensors without statistics among others."""
     sends: list[torch.Tensor] = [
         torch.ones(4).to(torch.float8_e4m3fn), torch.ones(4, dtype=torch.int64), torch.ones(0), torch.ones(8)[::2],
     ]  # fmt: skip
@@ -172,9 +172,9 @@ def mixed_devices() -> None:
 
 
 def parameters() -> None:
-    """Parameters of a replica are compared before a step, by what the device has found before that changed them."""
+    """Compare a replica's parameters before a step that changes them."""
     hosts = [torch.randn(300), torch.randn(3, 70).t(), torch.randn(1_000).half(), torch.randn(5), torch.ones(())]
-    expected = summed([mixed(checksum_of([host]), salt) for salt, host in enumerate(hosts)])
+    expected = sum_checksums([mix_checksum(checksum_of([host]), salt) for salt, host in enumerate(hosts)])
     tensors = [cuda.on_device(host) for host in hosts]  # with the same memory
     observed: Any = part_of(capture, ObservedCalls)
     observed._replicas._models.learn(None, dist.group.WORLD, tensors)

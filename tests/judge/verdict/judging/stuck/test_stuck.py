@@ -1,4 +1,4 @@
-"""Ranks that have not come out of a collective although others have: when one is stuck, and when none may be named."""
+"""The verdict `stuck`: ranks that do not leave a collective although others have, and cases without a named rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_torchdist.judge.verdict.past.post_mortem import judge, roots_of, stall
 from otel_torchdist.judge.verdict.rules import StallRules
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind
-from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.node.processes.state import HEARTBEAT_LATE_NS
 from tests.support.worlds.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.steps import EVERYBODY, Judged, Step, calls, has, leaves, lost
@@ -38,7 +38,7 @@ def enqueue(
     how: How = How.WATCHDOG,
     message_bytes: int = 64,
 ) -> Step:
-    """Ranks enqueue an operation on their devices, which reach it at `begun_s` or never; some come out of it."""
+    """Let ranks enqueue an operation on devices, which reach it at `begun_s` or never; some ranks leave it."""
 
     def step(world: FakeWorld) -> None:
         for rank in ranks:
@@ -59,12 +59,12 @@ def devices(
     how: How = How.WATCHDOG,
     message_bytes: int = 64,
 ) -> Step:
-    """All ranks enqueue an operation; all come out of it but some."""
+    """Let all ranks enqueue an operation, and all but some leave it."""
     return enqueue(ALL, name, out={*ALL} - {*still_in}, out_s=out_s, how=how, message_bytes=message_bytes)
 
 
 def go_on(name: str = "all_reduce", message_bytes: int = 64) -> tuple[Step, Step]:
-    """All ranks enqueue another operation; ranks 0 and 1 come out of it, and the others' devices do not reach it."""
+    """Let all ranks enqueue another operation; ranks 0 and 1 leave it, and the others' devices do not reach it."""
     return (
         enqueue((0, 1), name, begun_s=0.6, out=(0, 1), message_bytes=message_bytes),
         enqueue((2, 3), name, begun_s=None, message_bytes=message_bytes),
@@ -72,7 +72,7 @@ def go_on(name: str = "all_reduce", message_bytes: int = 64) -> tuple[Step, Step
 
 
 def hosts(blocking: Iterable[int] = (), called: Iterable[int] = ()) -> tuple[Step, ...]:
-    """The same on hosts, as with gloo; some ranks block in the call, or have called and gone on."""
+    """Do the same on hosts, as with gloo; ranks either block in the call or have continued after it."""
     out = {*ALL} - {*blocking} - {*called}
     return (
         calls(ALL if not called else {*ALL} - {*called}, at_s=0.1),
@@ -83,7 +83,7 @@ def hosts(blocking: Iterable[int] = (), called: Iterable[int] = ()) -> tuple[Ste
 
 @dataclasses.dataclass(frozen=True)
 class Stuck(Judged):
-    """A world in which the group's first operation is judged: by default, rank 3 is stuck in it."""
+    """A world, and the verdict on the group's first operation: by default, rank 3 is stuck in it."""
 
     kind: VerdictKind | None = VerdictKind.STUCK
     ranks: tuple[int, ...] = (3,)
@@ -92,7 +92,7 @@ class Stuck(Judged):
 
 
 def unnamed(*steps: Step, of: OperationId | None = FIRST, now_s: float = NOW_S) -> Stuck:
-    """A world in which no rank may be named."""
+    """Build a case in which no rank may be named."""
     return Stuck(steps, VerdictKind.TRANSPORT, (), of=of, now_s=now_s)
 
 
@@ -248,7 +248,7 @@ ROWS = NAMED | UNNAMED | UNKNOWN
 
 
 def sent(world: FakeWorld) -> None:
-    """Rank 2's device has sent what rank 3's has not received."""
+    """Let rank 2's device send a message that rank 3's has not received."""
     for rank, name in ((2, "send"), (3, "recv")):
         number = world.ranks[rank].enter(PAIR, 0.1, name, flags=MESSAGE, peer=5 - rank, blocking=False)
         world.ranks[rank].begin_on_device(number, 0.5)
@@ -258,12 +258,12 @@ def sent(world: FakeWorld) -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_verdict(row: Judged) -> None:
-    """The row's claim."""
+    """Check one row: the verdict on its world."""
     row.check()
 
 
 def test_two_groups_with_a_broken_device_each() -> None:
-    """Every rank that is stuck is named, and a verdict that names no more ranks is not repeated."""
+    """Every stuck rank is named, and verdicts that name no further rank are left out."""
     world = FakeWorld(4)
     for ranks, label in (((0, 1), "lower"), ((2, 3), "upper")):
         enqueue(ranks, group=group_of(*ranks, description=label), out=ranks[:1])(world)
@@ -283,12 +283,12 @@ def test_two_groups_with_a_broken_device_each() -> None:
 
 
 def test_a_world_without_a_stall_has_no_root() -> None:
-    """Nothing waits: there is no verdict at all."""
+    """Without waits, there is no verdict."""
     assert roots_of(LastMoment(Stuck((devices(still_in=()),)).snapshot(), True, {}), RULES) == []
 
 
 def test_an_absent_rank_elsewhere() -> None:
-    """A rank that is missing in another operation may be why this one's host does not look: it is named instead."""
+    """A rank missing in another operation may be why this rank's host does not poll: the missing rank is named."""
     world = Stuck((devices(), enqueue((0,), group=group_of(0, 1, description="mesh_dp")))).snapshot()
     verdict = stalled_verdict(world, RULES)
     assert verdict is not None
@@ -297,7 +297,7 @@ def test_an_absent_rank_elsewhere() -> None:
 
 @pytest.mark.parametrize(("now_s", "kind"), [(NOW_S, VerdictKind.TRANSPORT), (NOW_S + 10.0, VerdictKind.STUCK)])
 def test_a_wait_that_has_only_just_begun(now_s: float, kind: VerdictKind) -> None:
-    """Where only a wait shows an end, the rank has looked for a moment only, however old the operation is."""
+    """If only a wait shows an end, the duration of the wait counts, not the age of the operation."""
     world = FakeWorld(4)
     number = world.ranks[3].enter(PAIR, 0.2, flags=Flag.END_BY_WAIT, blocking=False)
     world.ranks[2].end(world.ranks[2].enter(PAIR, 0.2), OUT_S)
@@ -311,14 +311,14 @@ def test_a_wait_that_has_only_just_begun(now_s: float, kind: VerdictKind) -> Non
 
 @pytest.mark.parametrize(("now_s", "kind"), [(5.0, VerdictKind.TRANSPORT), (6.0, VerdictKind.STUCK)])
 def test_a_short_threshold_does_not_outrun_the_watchdog(now_s: float, kind: VerdictKind) -> None:
-    """However short the threshold, ends that are not known yet get the time that a watchdog may take."""
+    """Even with a short threshold, unrecorded ends get the time that a watchdog may take."""
     verdict = Judge(Stuck((devices(out_s=0.6),), now_s=now_s).snapshot(), SECOND).verdict_on(FIRST)
     assert verdict is not None
     assert verdict.kind is kind
 
 
 def test_a_channel_of_which_only_the_operation_is_known() -> None:
-    """An agent that was restarted may find an open operation without the records around it."""
+    """A restarted agent may find an open operation without earlier records of its channel."""
     world = Stuck((devices(),)).snapshot()
     views = {**world.ranks, 3: dataclasses.replace(world.ranks[3], progress={})}
     verdict = Judge(dataclasses.replace(world, ranks=views), THRESHOLD_NS).verdict_on(FIRST)

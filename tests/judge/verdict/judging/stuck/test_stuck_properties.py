@@ -1,7 +1,7 @@
-"""Random jobs on devices whose ends are seen late, and by readers that look at each rank at another moment.
+"""Random jobs on devices, with ends recorded late, and ranks read at different moments.
 
 The model: every rank enqueues its operations in order, and its device runs them one after the other; an operation ends
-when all members have begun it. An end is seen only after a while.
+when all members have begun it. Ends are recorded late.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from otel_torchdist.judge.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.model.reports.verdict_kinds import VerdictKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeRank, group_of
 from tests.support.worlds.judging import verdicts
@@ -28,14 +28,14 @@ LATE_S = TRAIL_NS / SECOND - 0.1
 
 @dataclass
 class Job:
-    """When each rank enqueues, begins and ends each operation of a random program.
+    """A random program, with the times at which each rank enqueues, begins and ends each operation.
 
     Attributes:
-        program: Group and name of each operation, in an order that all ranks keep.
-        enqueued: By operation and rank, in seconds.
+        program: Group and name of each operation, in the order of all ranks.
+        enqueued: Time in seconds, by operation and rank.
         begun: The same.
         ended: The same.
-        on_device: Whether devices carry it out, rather than hosts that block in each call.
+        on_device: Whether devices run the operations, rather than hosts that block in each call.
     """
 
     program: list[tuple[GroupView, str]]
@@ -45,7 +45,7 @@ class Job:
     ended: list[dict[int, float]] = field(default_factory=list[dict[int, float]])
 
     def seen_at(self, now_s: float, read_before_s: dict[int, float], unseen_s: dict[int, float]) -> WorldSnapshot:
-        """A snapshot at `now_s`, for which each rank was read that much earlier, and ends are known that much late."""
+        """Take a snapshot at `now_s`, with each rank read earlier and ends recorded late by the given delays."""
         views = {
             rank: self._rank(rank, now_s - read_before_s[rank], unseen_s[rank]).view(now_s) for rank in range(SIZE)
         }
@@ -61,17 +61,19 @@ class Job:
             begun_s, ended_s = self.begun[index][rank], self.ended[index][rank]
             if self.on_device and begun_s <= read_s:
                 fake.begin_on_device(number, begun_s)
-            if ended_s + (unseen_s if self.on_device else 0.0) <= read_s:  # a host sees the end of what it blocks in
+            if (
+                ended_s + (unseen_s if self.on_device else 0.0) <= read_s
+            ):  # a host records the end of a blocking call immediately
                 fake.end(number, ended_s, How.WATCHDOG if self.on_device else How.CALL)
         return fake
 
 
 @st.composite
 def jobs(draw: st.DrawFn, on_device: bool, broken: int | None = None) -> Job:
-    """A random job in which ranks are late again and again; the device of rank `broken`, if any, breaks at some time.
+    """Generate a job in which ranks are often late. The device of rank `broken`, if any, breaks at some time.
 
-    A broken device stops in the middle of an operation. It may have sent to some members what they need, and these come
-    out; those that it has not sent to, and itself, do not.
+    A broken device stops in the middle of an operation. Members to which it has sent their data leave the operation.
+    The other members, and the rank itself, do not.
     """
     everybody = group_of(*range(SIZE), description="default_pg")
     groups = [everybody, group_of(0, 1, nth=1), group_of(1, 2, 3, nth=2), group_of(2, 3, nth=3)]
@@ -99,7 +101,7 @@ def jobs(draw: st.DrawFn, on_device: bool, broken: int | None = None) -> Job:
 
 
 def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dict[int, float]]:
-    """A time around an event of a job, when each rank was read for it, and how late its ends are seen."""
+    """Generate a time near an event, the delay with which each rank was read, and the delay of recorded ends."""
     events = [at for one in (*job.ended, *job.begun) for at in one.values() if at < NEVER_S]
     now_s = data.draw(st.sampled_from(sorted({*events, 0.0}))) + data.draw(st.sampled_from([0.0, 0.5, 2.0, 11.0, 30.0]))
     each = st.floats(0.0, LATE_S / 2)
@@ -110,7 +112,7 @@ def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dic
 
 @few_and_many(40, 250, st.booleans(), st.data())
 def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) -> None:
-    """However late ranks come, however late ends are seen, whenever each is read: none is reported as stuck."""
+    """In healthy jobs, no rank is stuck, whatever the delays of ranks, records and reads."""
     job = data.draw(jobs(on_device))
     for verdict in verdicts(job.seen_at(*moments(data, job))).values():
         assert verdict is None or verdict.kind is not VerdictKind.STUCK
@@ -118,7 +120,7 @@ def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) 
 
 @few_and_many(40, 250, st.integers(0, SIZE - 1), st.data())
 def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) -> None:
-    """Some members have got from it what they need, and some have not: if any rank is named, it is that one alone."""
+    """If a device breaks during an operation, at most its rank is named."""
     job = data.draw(jobs(on_device=True, broken=broken))
     for verdict in verdicts(job.seen_at(*moments(data, job))).values():
         assert verdict is None or verdict.kind is not VerdictKind.STUCK or verdict.ranks == (broken,)
@@ -126,7 +128,7 @@ def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) 
 
 @few_and_many(40, 150, st.integers(0, SIZE - 1), st.data())
 def test_a_device_whose_ends_are_no_longer_seen(broken: int, data: st.DataObject) -> None:
-    """A device goes on, but from some time on what it ends is not seen: if any rank is named, it is that one alone."""
+    """If ends on a device are no longer recorded from some time on, at most its rank is named."""
     job = data.draw(jobs(on_device=True))
     now_s, early, unseen = moments(data, job)
     blind_s = data.draw(st.floats(0.0, now_s + 1.0))

@@ -1,0 +1,1 @@
+"""Checks on a machine with a GPU, within minutes: `make gpu`. Prints tables for docs/costs.md."""

@@ -1,0 +1,1 @@
+"""`otel-torchdist mcp`: recorded runs as tools of an assistant, over the Model Context Protocol."""

@@ -1,0 +1,1 @@
+"""The parts of a rank's state in a snapshot."""

@@ -1,0 +1,1 @@
+"""The kinds of verdicts and findings, and the identity of an incident."""

@@ -1,0 +1,1 @@
+"""The diagnosis of a run or of the leftovers of a job, and its structs."""

@@ -1,0 +1,1 @@
+"""Tables of Arrow: their columns, and how they are filled from records."""

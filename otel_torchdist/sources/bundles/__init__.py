@@ -1,0 +1,1 @@
+"""Bundles of evidence: job directories as single files that outlive their job."""
