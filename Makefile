@@ -81,12 +81,13 @@ gpu: $(STAMP)  ## checks on a GPU, and tables of their results; ARGS="--limit 30
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 # The pages of reference in docs, from the code that they describe; and the pages that agents serve, as HTML.
-docs: $(STAMP)  ## the pages of reference in docs, and the HTML that agents serve
+docs: $(STAMP)  ## the pages of reference in docs, the HTML that agents serve, and copies in the chart
 	$(BIN)/python -m reference
 
 # Writes grafana/dashboards from the code beside it; needs Python 3.11.
-dashboards: $(STAMP)  ## the dashboards for Grafana
+dashboards: $(STAMP)  ## the dashboards for Grafana, and their copies in the chart
 	$(BIN)/python -m grafana
+	$(BIN)/python -m reference
 
 # Pages are tested in a real browser: Debian's, driven by Playwright, which downloads none of its own.
 # The headless one is enough: it draws no windows, and so takes a third of the processor time.

@@ -22,6 +22,8 @@ SERVED: Final = ROOT / "otel_torchdist" / "show" / "serving" / "assets"
 """Pages as HTML, which the agent serves at `/docs`."""
 RUNBOOKS: Final = ROOT / "otel_torchdist" / "cli" / "mcp" / "runbooks"
 """Pages as Markdown, which `otel-torchdist mcp` gives to assistants."""
+CHART: Final = ROOT / "deploy" / "helm" / "otel-torchdist" / "files"
+"""Copies, because Helm reads only what is inside a chart, and archives and some checkouts have no symbolic links."""
 
 
 def main() -> None:
@@ -49,8 +51,8 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
     docs = ROOT / "docs"
-    rules = ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"
-    alerts = with_alerts((docs / "alerts.md").read_text(encoding="utf-8"), rules)
+    rules = ROOT / "deploy" / "prometheus" / "rules"
+    alerts = with_alerts((docs / "alerts.md").read_text(encoding="utf-8"), rules / "alerts.yaml")
     return {
         docs / "settings.md": settings_page(),
         docs / "compatibility.md": compatibility_page(),
@@ -66,7 +68,13 @@ def pages() -> dict[Path, str]:
         **schema_files(docs, ROOT / "otel_torchdist"),
         **{SERVED / f"{name}.html": text for name, text in rendered_pages(docs, {"alerts": alerts}).items()},
         **{RUNBOOKS / f"{name}.md": text for name, text in assistant_pages(docs, {"alerts": alerts}).items()},
+        **_copies(rules, CHART / "rules"),
+        **_copies(ROOT / "grafana" / "dashboards", CHART / "dashboards"),
     }
+
+
+def _copies(source: Path, target: Path) -> dict[Path, str]:
+    return {target / path.name: path.read_text(encoding="utf-8") for path in sorted(source.glob("*.*"))}
 
 
 if __name__ == "__main__":

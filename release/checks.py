@@ -70,13 +70,9 @@ def _check_sources(file: Path) -> Outcome:
 
 
 def _tracked() -> set[str]:
-    """Return the files of the repository, also by the links to their folders; none outside of one."""
+    """Return the files of the repository; none outside of one."""
     done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
-    names = {*done.stdout.split("\0")} - {""}
-    for link in [name for name in names if (ROOT / name).is_symlink() and (ROOT / name).is_dir()]:
-        folder = (ROOT / link).resolve().relative_to(ROOT.resolve()).as_posix()
-        names |= {link + name.removeprefix(folder) for name in names if name.startswith(f"{folder}/")}
-    return names
+    return {*done.stdout.split("\0")} - {""}
 
 
 def check_choices(folder: Path, version: str, machines: Sequence[str]) -> list[Outcome]:

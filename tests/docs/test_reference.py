@@ -29,7 +29,8 @@ def test_pages_are_up_to_date() -> None:
 
 def test_check_names_what_is_out_of_date(tmp_path: Path) -> None:
     """A page that was changed and one that is missing are named; the others are not."""
-    for folder in ("docs", "reference", "otel_torchdist", "deploy/prometheus/rules", "wheels"):
+    copied = ("deploy/prometheus/rules", "deploy/helm", "grafana/dashboards")
+    for folder in ("docs", "reference", "otel_torchdist", *copied, "wheels"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     changed, missing = tmp_path / "docs" / "settings.md", tmp_path / "docs" / "metrics.md"
     changed.write_text(changed.read_text().replace("10000", "20000"))

@@ -169,6 +169,11 @@ def test_dashboards_are_the_dashboards() -> None:
     assert all(len(text) < 1_000_000 for text in texts.values())
 
 
+def test_chart_is_complete_wherever_it_is_copied() -> None:
+    """No file of the chart is a symbolic link: archives and some checkouts have a text in its place."""
+    assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
+
+
 def test_files_for_prometheus() -> None:
     """Without the operator, Prometheus gets the same rules, the same labels and targets from files."""
     data = the_map("torchdist-otel-torchdist-prometheus")
