@@ -202,7 +202,7 @@ OTEL_PYTHON_TORCHDIST_COMPARE_CALLS = "OTEL_PYTHON_TORCHDIST_COMPARE_CALLS"
 
 Whether ranks are compared while nothing stalls. Their calls are compared, because a different dtype or reduce op can
 give wrong results without an error, and their arrival times, to find the rank that comes last. Training pays nothing.
-Mismatched calls that cause a stall are always reported.
+Mismatched calls that cause a stall, bad values and failed checkpoints are always reported.
 Default: "true"
 """
 

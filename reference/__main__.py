@@ -38,14 +38,20 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     check = arguments.check
+    if check and arguments.costs:
+        parser.error("--check writes nothing: leave out --costs")
     if arguments.costs:
         keep(arguments.costs)
-    wrong = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if check and wrong:
-        sys.exit("\n".join(f"{path} is out of date: run `make docs`" for path in wrong))
+    expected = pages()
+    wrong = [path for path, text in expected.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = sorted(path for path in CHART.glob("*/*") if path not in expected)
+    if check and (wrong or stale):
+        sys.exit("\n".join(f"{path} is out of date: run `make docs`" for path in [*wrong, *stale]))
     for path in wrong:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages()[path], encoding="utf-8")
+        path.write_text(expected[path], encoding="utf-8")
+    for path in stale:
+        path.unlink()
 
 
 def pages() -> dict[Path, str]:

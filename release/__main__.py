@@ -101,8 +101,10 @@ def _checks(files: Sequence[Path], version: str, options: argparse.Namespace) ->
     wheels = [file for file in installable if file.suffix == ".whl"]
     if wheels:
         sbom = options.to / f"otel_torchdist-{version}.cdx.json"
+        sbom.unlink(missing_ok=True)
         yield write_sbom(wheels[-1], sbom)
-        write_checksums([*files, sbom], options.to / f"otel_torchdist-{version}.sha256")
+        described = [sbom] if sbom.exists() else []
+        write_checksums([*files, *described], options.to / f"otel_torchdist-{version}.sha256")
     for file, trial in _trials(installable, version, options):
         if options.keep and file:
             _keep(file, trial)

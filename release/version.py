@@ -66,10 +66,14 @@ def set_version(version: str, day: date, root: Path = ROOT) -> None:
 def _set_version_of_chart(path: Path, version: str) -> None:
     if not path.is_file():
         return
+    path.write_text(_with_version(path.read_text(encoding="utf-8"), version), encoding="utf-8")
+
+
+def _with_version(chart: str, version: str) -> str:
     # Helm wants 0.2.0-rc1; the image has the version of the package.
     of_chart = re.sub(r"(a|b|rc)(\d+)$", r"-\1\2", version)
-    text = re.sub(r"^version: .*$", f"version: {of_chart}", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    path.write_text(re.sub(r"^appVersion: .*$", f"appVersion: {version}", text, flags=re.MULTILINE), encoding="utf-8")
+    text = re.sub(r"^version: .*$", f"version: {of_chart}", chart, flags=re.MULTILINE)
+    return re.sub(r"^appVersion: .*$", f"appVersion: {version}", text, flags=re.MULTILINE)
 
 
 def why_not_released(tag: str, root: Path = ROOT) -> str:
@@ -77,6 +81,9 @@ def why_not_released(tag: str, root: Path = ROOT) -> str:
     version = declared_version(root)
     if tag != f"v{version}":
         return f"the tag is {tag}, and pyproject.toml has version {version}"
+    chart = (root / CHART).read_text(encoding="utf-8") if (root / CHART).is_file() else ""
+    if chart != _with_version(chart, version):
+        return f"{CHART} has another version than {version}"
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     dated = next((found for found in _HEADING.finditer(changelog) if found["version"] == version), None)
     if dated is None or not dated["date"]:

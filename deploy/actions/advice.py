@@ -23,6 +23,10 @@ class ActionError(Exception):
     """An action that was refused or has failed, with the reason in one line."""
 
 
+class UnknownOutcomeError(ActionError):
+    """A call without an answer: it may have had its effect."""
+
+
 @dataclass(frozen=True)
 class Advice:
     """What the verdict advises.
@@ -127,13 +131,16 @@ def check_at_once(advice: Advice, most: int) -> None:
 
 @dataclass(frozen=True)
 class Slot:
-    """One of the nodes that may be taken today."""
+    """One of the nodes that may be taken today. As a context, it is given back if the node was surely not taken."""
 
     path: Path
 
-    def give_back(self) -> None:
-        """Give it back, because the node was not taken after all."""
-        self.path.unlink(missing_ok=True)
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ActionError) and not isinstance(error, UnknownOutcomeError):
+            self.path.unlink(missing_ok=True)
 
 
 def take_slot(directory: Path, node: str, most: int) -> Slot:
@@ -153,12 +160,23 @@ def take_slot(directory: Path, node: str, most: int) -> Slot:
         _remove_old(directory, f"{today - datetime.timedelta(days=30)}")
         for number in range(1, most + 1):
             path = directory / f"{today}.{number}"
-            with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as stream:
-                stream.write(f"{node}\n")
+            with contextlib.suppress(FileExistsError):
+                _create(path, f"{node}\n")
                 return Slot(path)
     except OSError as error:
         raise ActionError(f"refused: taken nodes cannot be counted: {error}") from error
     raise ActionError(f"refused: {most} nodes have been taken today ({directory}); {node} is left alone")
+
+
+def _create(path: Path, text: str) -> None:
+    """Create a file, which must not exist."""
+    with open(path, "x", encoding="utf-8") as stream:
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _remove_old(directory: Path, before: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import http.client
 import json
 import os
 import re
@@ -20,7 +21,17 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from advice import ActionError, Advice, add_limits, check_at_once, in_one_line, parser_of, run_adapter, take_slot
+from advice import (
+    ActionError,
+    Advice,
+    UnknownOutcomeError,
+    add_limits,
+    check_at_once,
+    in_one_line,
+    parser_of,
+    run_adapter,
+    take_slot,
+)
 
 FAULT: Final = "TorchdistMachineFault"
 """Evidence of the machine shows the fault (`drain`)."""
@@ -72,13 +83,9 @@ def act(advice: Advice, arguments: argparse.Namespace) -> str:
         if _status_of(node, condition) == "True":
             done.append(f"node {name} has {condition} already")
             continue
-        slot = take_slot(arguments.state, name, arguments.a_day)
-        try:
-            message = in_one_line(f"otel_torchdist run {advice.run}: {advice.reason}", MAX_MESSAGE)
+        message = in_one_line(f"otel_torchdist run {advice.run}: {advice.reason}", MAX_MESSAGE)
+        with take_slot(arguments.state, name, arguments.a_day):
             kubernetes.set_condition(name, condition, "True", _reason_of(advice), message)
-        except ActionError:
-            slot.give_back()
-            raise
         done.append(f"set {condition} of node {name}")
     return f"{'; '.join(done)}: {advice.reason}"
 
@@ -140,11 +147,12 @@ class Kubernetes:
         namespace = advice.job.get("kubernetes_namespace", "")
         if not _NAME.fullmatch(namespace):
             raise ActionError(f"refused: there is no node {host}, and the job's namespace is not known")
-        names = {
-            pod["spec"]["nodeName"]
-            for pod in (self._get(f"/api/v1/namespaces/{namespace}/pods") or {}).get("items", [])
-            if host in (pod["metadata"]["name"], pod["spec"].get("hostname")) and pod["spec"].get("nodeName")
-        }
+        pods = (self._get(f"/api/v1/namespaces/{namespace}/pods") or {}).get("items", [])
+        named = [pod for pod in pods if pod["metadata"]["name"] == host]
+        named = named or [pod for pod in pods if pod["spec"].get("hostname") == host]
+        # An earlier attempt's pod may have the same host name, on another node.
+        live = [pod for pod in named if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        names = {pod["spec"]["nodeName"] for pod in live or named if pod["spec"].get("nodeName")}
         node = self.node(names.pop()) if len(names) == 1 else None
         if node is None:
             raise ActionError(f"refused: no node, and no single pod in {namespace}, has the host name {host}")
@@ -184,10 +192,19 @@ class Kubernetes:
         except urllib.error.HTTPError as error:
             if error.code == 404 and method == "GET":
                 return None
-            said = in_one_line(error.read(2_000).decode(errors="replace"), 200)
-            raise ActionError(f"{method} {path}: {error.code} {error.reason}: {said}") from error
-        except (OSError, ValueError) as error:
+            raise ActionError(f"{method} {path}: {error.code} {error.reason}: {_said(error)}") from error
+        except urllib.error.URLError as error:
             raise ActionError(f"{method} {path}: {error}") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise UnknownOutcomeError(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return the begin of the body of a refusal; "" if the connection ends within it."""
+    try:
+        return in_one_line(error.read(2_000).decode(errors="replace"), 200)
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def verify(secret: bytes, headers: Mapping[str, str], body: bytes, now: float | 
         given = headers["webhook-signature"].split()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError("a header is missing") from error
-    if abs((time.time() if now is None else now) - timestamp) > TOLERANCE_S:
+    if abs(int(time.time() if now is None else now) - timestamp) > TOLERANCE_S:
         raise ValueError("the message is too old, or from the future")
     expected = sign(secret, message_id, timestamp, body)
     if not any(hmac.compare_digest(expected.encode(), entry.encode()) for entry in given):

@@ -10,19 +10,36 @@ in a control group of that job ends before it is pending: there, `--requeue` nee
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from advice import ActionError, Advice, add_limits, check_at_once, in_one_line, parser_of, run_adapter, take_slot
+from advice import (
+    ActionError,
+    Advice,
+    UnknownOutcomeError,
+    add_limits,
+    check_at_once,
+    in_one_line,
+    parser_of,
+    run_adapter,
+    take_slot,
+)
 
 MAX_REASON: Final = 200
-TIMEOUT_S: Final = 15.0
-HELD_S: Final = 20.0
-"""Seconds for a job to become pending after it has been requeued."""
+TIMEOUT_S: Final = 10.0
+"""Seconds for one call of `scontrol`."""
+COMMAND_S: Final = 55.0
+"""Seconds for all calls. The agent and webhook_receiver.py kill a command after 60 s, and a job could stay held."""
+RELEASE_S: Final = TIMEOUT_S
+"""Seconds kept for the call that releases the job."""
+HOLDING_S: Final = 35.0
+"""Seconds that must be left before a job is held: to requeue it, to change it once it is pending, and to release it."""
 _JOB_ID: Final = re.compile(r"\d+(_\d+)?")
 
 
@@ -64,9 +81,9 @@ def act(advice: Advice, arguments: argparse.Namespace) -> str:
             done.append(_drain(slurm, node, advice, arguments))
         except ActionError as error:
             refusals.append(str(error))
-    if requeues:
+    if requeues and not refusals:
         try:
-            done.append(_requeue(slurm, job, nodes, is_drained=drains and not refusals))
+            done.append(_requeue(slurm, job, nodes, arguments, is_drained=drains))
         except ActionError as error:
             refusals.append(str(error))
     if refusals:
@@ -77,25 +94,27 @@ def act(advice: Advice, arguments: argparse.Namespace) -> str:
 def _drain(slurm: Slurm, node: str, advice: Advice, arguments: argparse.Namespace) -> str:
     if slurm.is_drained(node):
         return f"{node} is drained already"
-    slot = take_slot(arguments.state, node, arguments.a_day)
-    try:
+    with take_slot(arguments.state, node, arguments.a_day):
         slurm.drain(node, in_one_line(f"otel_torchdist run {advice.run}: {advice.reason}", MAX_REASON))
-    except ActionError:
-        slot.give_back()
-        raise
     return f"drained {node}"
 
 
-def _requeue(slurm: Slurm, job: str, nodes: list[str], is_drained: bool) -> str:
+def _requeue(slurm: Slurm, job: str, nodes: list[str], arguments: argparse.Namespace, is_drained: bool) -> str:
+    """Requeue a job. If its nodes were not drained before, each counts as taken."""
+    record = slurm.job(job)
+    record.check_runs_on(nodes)
     if not is_in_job(job, Path("/proc/self/cgroup").read_text()):
-        return slurm.requeue_without(job, nodes)
+        with contextlib.ExitStack() as slots:
+            for node in () if is_drained else nodes:
+                slots.enter_context(take_slot(arguments.state, node, arguments.a_day))
+            return slurm.requeue_without(record, nodes)
     if not is_drained:
         raise ActionError(
             f"job {job} was not requeued: this process is in its control group, and would end before Slurm "
             "excludes a node and releases the job; run it outside, as behind webhook_receiver.py"
         )
-    slurm.requeue(job)
-    return f"requeued job {job}"
+    slurm.requeue(record)
+    return f"requeued job {record.name}"
 
 
 def is_in_job(job: str, cgroups: str) -> bool:
@@ -103,12 +122,39 @@ def is_in_job(job: str, cgroups: str) -> bool:
     return any(f"job_{job}" in line.split("/") for line in cgroups.splitlines())
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job, as Slurm shows it.
+
+    Attributes:
+        name: Its id; of a task of a job array `36_2`, since the plain id of one task stands for the whole array.
+        nodes: The nodes it has; none while it is pending.
+        is_pending: Whether it waits for its start.
+        excluded: The nodes it excludes, as Slurm writes them; "" for none.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    is_pending: bool
+    excluded: str
+
+    def check_runs_on(self, nodes: list[str]) -> None:
+        """Refuse a job that has none of these nodes: the verdict is not about it.
+
+        Raises:
+            ActionError: It runs elsewhere.
+        """
+        if not self.is_pending and not {*self.nodes} & {*nodes}:
+            raise ActionError(f"refused: job {self.name} does not run on {','.join(nodes)}")
+
+
 class Slurm:
     """Slurm, through `scontrol`."""
 
     def __init__(self, program: str) -> None:
-        """Use this `scontrol`."""
+        """Use this `scontrol`, for `COMMAND_S` from now."""
         self._program = program
+        self._deadline = time.monotonic() + COMMAND_S
 
     def node_of(self, host: str) -> str:
         """Return the name of the node with a host name.
@@ -135,47 +181,85 @@ class Slurm:
         """Drain a node: its jobs go on, and it gets no others."""
         self._run("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
-    def requeue(self, job: str) -> None:
+    def job(self, job: str) -> Job:
+        """Return a job by its id.
+
+        Raises:
+            ActionError: Slurm does not know it.
+        """
+        records = [_fields(line) for line in self._run("--oneliner", "show", "job", job).splitlines()]
+        by_name = {name: fields for fields in records for name in (fields.get("JobId", ""), _task_of(fields))}
+        if job not in by_name:
+            raise ActionError(f"refused: Slurm has no job {job}")
+        fields = by_name[job]
+        listed = _value(fields, "NodeList")
+        nodes = self._run("show", "hostnames", listed).split() if listed else []
+        is_pending = fields.get("JobState") == "PENDING"
+        return Job(_task_of(fields) or job, tuple(nodes), is_pending, _value(fields, "ExcNodeList"))
+
+    def requeue(self, job: Job) -> None:
         """End a job, and have Slurm start it again on any nodes."""
-        self._run("requeue", job)
+        self._run("requeue", job.name)
 
-    def requeue_without(self, job: str, nodes: list[str]) -> str:
+    def requeue_without(self, job: Job, nodes: list[str]) -> str:
         """End a job, and have Slurm start it again without these nodes; return what was done."""
-        before = _fields(self._run("--oneliner", "show", "job", job))
-        excluded = [before["ExcNodeList"]] if before.get("ExcNodeList", "(null)") != "(null)" else []
-        is_pending = before.get("JobState") == "PENDING"
-        if not is_pending:
-            self._run("requeuehold", job)
+        excluded = ",".join(dict.fromkeys([*([job.excluded] if job.excluded else []), *nodes]))
+        if job.is_pending:
+            self._exclude(job, excluded)
+            return f"changed job {job.name} without {','.join(nodes)}"
+        if time.monotonic() > self._deadline - HOLDING_S:
+            raise ActionError(f"job {job.name} was not requeued: Slurm answers too slowly")
         try:
-            self._exclude(job, ",".join(dict.fromkeys([*excluded, *nodes])))
+            self._run("requeuehold", job.name)
+        except UnknownOutcomeError:
+            self._run("release", job.name)
+            raise
+        try:
+            self._exclude(job, excluded)
         finally:
-            if not is_pending:
-                self._run("release", job)
-        return f"{'changed' if is_pending else 'requeued'} job {job} without {','.join(nodes)}"
+            self._run("release", job.name)
+        return f"requeued job {job.name} without {','.join(nodes)}"
 
-    def _exclude(self, job: str, nodes: str) -> None:
+    def _exclude(self, job: Job, nodes: str) -> None:
         """Exclude nodes from a job, which becomes pending only after its processes have been told to end."""
-        deadline = time.monotonic() + HELD_S
         while True:
             try:
-                self._run("update", f"JobId={job}", f"ExcNodeList={nodes}")
+                self._run("update", f"JobId={job.name}", f"ExcNodeList={nodes}", kept_s=RELEASE_S)
                 return
             except ActionError:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= self._deadline - RELEASE_S - 1.0:
                     raise
             time.sleep(0.2)
 
-    def _run(self, *arguments: str) -> str:
+    def _run(self, *arguments: str, kept_s: float = 0.0) -> str:
+        """Run `scontrol`, within what is left of the time after `kept_s` seconds are kept for other calls."""
+        left_s = max(self._deadline - kept_s - time.monotonic(), 0.1)
         try:
             done = subprocess.run(
-                [self._program, *arguments], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
+                [self._program, *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=min(TIMEOUT_S, left_s),
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
+            raise UnknownOutcomeError(f"{self._program}: {error}") from error
+        except OSError as error:
             raise ActionError(f"{self._program}: {error}") from error
         if done.returncode:
             said = in_one_line(done.stderr or done.stdout, 200)
             raise ActionError(f"`{self._program} {' '.join(arguments)}` was refused: {said}")
         return done.stdout
+
+
+def _task_of(fields: dict[str, str]) -> str:
+    """Return the name of a task of a job array, such as `36_2`; "" for other jobs."""
+    array, task = fields.get("ArrayJobId", ""), fields.get("ArrayTaskId", "")
+    return f"{array}_{task}" if array and task.isdecimal() else ""
+
+
+def _value(fields: dict[str, str], name: str) -> str:
+    return fields.get(name, "").replace("(null)", "")
 
 
 def _fields(line: str) -> dict[str, str]:

@@ -133,7 +133,7 @@ def _try(
             if error.code < 500 and error.code not in _TO_BE_REPEATED:
                 raise ActionError(f"the receiver refuses {message_id}: {refusal}") from error
             after = error.headers.get("retry-after", "")
-            return refusal, float(after) if after.isdigit() else 0.0
+            return refusal, float(after) if after.isascii() and after.isdecimal() else 0.0
     except ssl.SSLCertVerificationError as error:
         raise ActionError(f"the receiver's certificate: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:

@@ -8,6 +8,7 @@ It runs where the rights are: jobs then need no right to drain nodes, only the s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import ssl
 import subprocess
@@ -45,11 +46,16 @@ class Receiver(ThreadingHTTPServer):
         return self._mark(message_id).exists()
 
     def note(self, message_id: str) -> None:
-        """Remember a message that has been carried out, and forget the oldest."""
+        """Remember a message, and forget the oldest."""
         self._mark(message_id).touch()
         marks = sorted(self.state.glob("*.id"), key=lambda mark: mark.stat().st_mtime)
         for old in marks[:-MAX_KEPT]:
             old.unlink(missing_ok=True)
+
+    def forget(self, message_id: str) -> None:
+        """Forget a message, whose command could not be started."""
+        with contextlib.suppress(OSError):
+            self._mark(message_id).unlink(missing_ok=True)
 
     def _mark(self, message_id: str) -> Path:
         return self.state / f"{hashlib.sha256(message_id.encode()).hexdigest()}.id"
@@ -64,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         """Verify the message, and carry it out once."""
         server = cast(Receiver, self.server)
         length = self.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > MAX_BYTES:
+        if not (length.isascii() and length.isdecimal() and len(length) < 10) or int(length) > MAX_BYTES:
             return self._answer(413)
         body = self.rfile.read(int(length))
         try:
@@ -76,11 +82,16 @@ class Handler(BaseHTTPRequestHandler):
             if server.is_known(message_id):
                 return self._answer(200)
             try:
+                # Before it is carried out, and also if that is refused: a limit is no reason to try again.
+                server.note(message_id)
                 done = subprocess.run(server.command, input=body, capture_output=True, timeout=TIMEOUT_S)
-            except (OSError, subprocess.TimeoutExpired) as error:
+            except OSError as error:
+                server.forget(message_id)
                 self.log_message("%s: %s", message_id, error)
                 return self._answer(503)
-            server.note(message_id)  # also if it was refused: a limit is no reason to try again
+            except subprocess.TimeoutExpired as error:
+                self.log_message("%s: %s", message_id, error)
+                return self._answer(200)
         self.log_message("%s: code %d: %s", message_id, done.returncode, done.stdout.decode(errors="replace").strip())
         return self._answer(200)
 

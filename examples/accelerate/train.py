@@ -1,4 +1,4 @@
-"""Trains with Accelerate on two processes: `accelerate launch --cpu --num_processes 2 train.py`."""
+"""Trains with Accelerate on two processes: `accelerate launch --multi_gpu --num_processes 2 train.py`."""
 
 import argparse
 import time

@@ -28,16 +28,18 @@ def test_pages_are_up_to_date() -> None:
 
 
 def test_check_names_what_is_out_of_date(tmp_path: Path) -> None:
-    """A page that was changed and one that is missing are named; the others are not."""
+    """A page that was changed, one that is missing, and a copy without an original are named; the others are not."""
     copied = ("deploy/prometheus/rules", "deploy/helm", "grafana/dashboards")
     for folder in ("docs", "reference", "otel_torchdist", *copied, "wheels"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     changed, missing = tmp_path / "docs" / "settings.md", tmp_path / "docs" / "metrics.md"
     changed.write_text(changed.read_text().replace("10000", "20000"))
     missing.unlink()
+    stale = tmp_path / "deploy" / "helm" / "otel-torchdist" / "files" / "rules" / "removed.yaml"
+    stale.touch()
     done = _check(tmp_path)
     assert done.returncode == 1
-    assert [line.split()[0] for line in done.stderr.splitlines()] == [str(changed), str(missing)]
+    assert [line.split()[0] for line in done.stderr.splitlines()] == [str(changed), str(missing), str(stale)]
 
 
 def test_every_setting_and_metric_is_described() -> None:

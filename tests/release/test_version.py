@@ -102,6 +102,10 @@ def test_tags(project: Path) -> None:
     assert why_not_released("v0.1.0", project) == "the tag v0.1.0 does not point at the checked-out commit"
     git(project, "tag", "v0.1.0")
     assert why_not_released("v0.1.0", project) == ""
+    (project / CHART).parent.mkdir(parents=True)
+    (project / CHART).write_text("version: 0.0.9\nappVersion: 0.0.9\n")
+    assert why_not_released("v0.1.0", project) == f"{CHART} has another version than 0.1.0"
+    (project / CHART).unlink()
     (project / "CHANGELOG.md").write_text(CHANGELOG.replace(" - 2026-01-02", ""))
     assert why_not_released("v0.1.0", project) == "CHANGELOG.md has no section `## [0.1.0] - DATE`"
     (project / "CHANGELOG.md").write_text(CHANGELOG + "- More.\n")

@@ -40,7 +40,7 @@ _FOREIGN_OPTIONS: Final = _words(
     --tag --repository --checks-only --keep --torch-python --python --notes --nodelist --overlap --requeue
     --filename --tag-output --cpu --multi_gpu --num_processes --mpirun_hostfile --nnodes --rdzv-endpoint
     --container --create-namespace --install --output --set --show-only --target --runtime-env-json --hang
-    --get --data-urlencode --web.enable-otlp-receiver
+    --get --data-urlencode --web.enable-otlp-receiver --nodes --ntasks-per-node --gpus-per-node
     """
 )
 # Of PyTorch, its backends and torchcomms; others that are read where jobs run; of the files in deploy, and what
@@ -60,7 +60,7 @@ _FOREIGN_VARIABLES: Final = _words(
     NO_COLOR FORCE_COLOR PYTHON_GIL TORCH_DIST_USE_NCCL2 TORCH_NCCL_COORD_CHECK_MILSEC
     TORCH_NCCL_ENABLE_MONITORING DEBIAN_MIRROR DEBIAN_SUITE SLURM_JOB_ID TORCH_WATCHDOG_POLL_INTERVAL_SECS
     TORCH_WATCHDOG_HEALTH_INTERVAL_SECS TORCH_WATCHDOG_STUCK_ACTION LOCAL_RANK OMPI_COMM_WORLD_RANK
-    PMIX_NAMESPACE RAY_ADDRESS RAY_DEDUP_LOGS
+    PMIX_NAMESPACE RAY_ADDRESS RAY_DEDUP_LOGS TORCH_FR_DEBUG_INFO_PIPE_FILE
     """
 )
 _NO_VARIABLES: Final = re.compile(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Final
 
 import mcp_types as types
-from anyio import CapacityLimiter, to_thread
+from anyio import from_thread, to_thread
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
@@ -33,11 +34,11 @@ _logger: Final = logging.getLogger("otel_torchdist")
 
 
 class _Handlers:
-    """Answers requests. Tools run in a thread, one after the other: an analysis may need much memory."""
+    """Answers requests. Tools run in threads, one after the other: an analysis may need much memory."""
 
     def __init__(self, tools: Mapping[str, AssistantTool]) -> None:
         self._tools = tools
-        self._limiter = CapacityLimiter(1)
+        self._turn = threading.Lock()
 
     async def list_tools(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
@@ -52,7 +53,7 @@ class _Handlers:
             raise MCPError(types.INVALID_PARAMS, f"no tool {readable(params.name)}: there are {', '.join(self._tools)}")
         arguments = params.arguments or {}
         try:
-            answer = await to_thread.run_sync(tool.call, arguments, limiter=self._limiter, abandon_on_cancel=True)
+            answer = await to_thread.run_sync(self._called, tool, arguments, abandon_on_cancel=True)
         except TorchDistError as error:
             warnings = error.warnings if isinstance(error, RunError) else ()
             return _failed("; ".join([str(error), *warnings]))
@@ -62,6 +63,12 @@ class _Handlers:
             return _failed(f"{tool.name}: internal error: {type(error).__name__}; the server's log has the details")
         text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
+
+    def _called(self, tool: AssistantTool, arguments: dict[str, Any]) -> Any:
+        """Call a tool when all earlier calls have ended, also those that their clients gave up."""
+        with self._turn:
+            from_thread.check_cancelled()
+            return tool.call(arguments)
 
     async def list_resources(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None

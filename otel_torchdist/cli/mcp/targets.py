@@ -87,7 +87,10 @@ class RunTargets:
                 warnings.append(str(error))
 
     def _files(self) -> Iterator[Path]:
-        """Yield the files in the readable directories and in their subfolders; links are left out."""
+        """Yield the files in the readable directories and in their subfolders.
+
+        Links are left out, and names that JSON cannot have.
+        """
         for root in self.roots.directories():
             for folder in (root, *(Path(entry) for entry in _entries(root) if entry.is_dir(follow_symlinks=False))):
                 yield from (Path(entry) for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
@@ -145,6 +148,8 @@ class RunTargets:
     def _newest(self, runs: list[ListedRun], warnings: list[str], prefix: str, where: str) -> Target:
         """Return the newest run that matches; tapes have the state of processes, which archives lack."""
         matches = [run for run in runs if (run.id or "").startswith(prefix.lower())]
+        if not prefix:  # helper processes begin after the run that they help
+            matches = [run for run in matches if run.helps is None] or matches
         chosen = next((run for run in matches if run.state != _ARCHIVED), next(iter(matches), None))
         if chosen is None:
             known = ", ".join((run.id or "")[:8] or "one without an id" for run in runs[:_MAX_LISTED])
@@ -181,5 +186,5 @@ def _index_at(folder: Path) -> Generator[RunIndex]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
+        return sorted((entry for entry in entries if entry.name.isprintable()), key=lambda entry: entry.name)
     return []

@@ -62,7 +62,7 @@ class RunWatch:
         self._roots = RootFinder(rules.threshold_ns)
         self._compiling = CompileExcuses(rules.threshold_ns)
         self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
-        self._findings = FindingWatch()
+        self._findings = FindingWatch(rules.compares_calls)
         self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
         self._lasting: tuple[LastingFinder, ...] = (
             TroubleFinder(rules.threshold_ns),
@@ -151,13 +151,13 @@ class RunWatch:
         self._local = local or self._local
         if self._is_switched_off:
             return self._local is not None and self._local.taken_ns < self._reports_switch_until_ns
-        return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
+        return self._local is not None and self._findings.is_concluding(self._local)
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare all remaining data and report the findings."""
         if self._is_switched_off:
             return []
-        return [*self._findings.conclude(self._judged(world))] if self._rules.compares_calls else []
+        return [*self._findings.conclude(self._judged(world))]
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
@@ -178,9 +178,8 @@ class RunWatch:
             at_root = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(at_root))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
-        if self._rules.compares_calls:
-            self._findings.leave_to_another(world)
-            events += self._findings.find_stragglers(self._judged(world))
+        self._findings.leave_to_another(world)
+        events += self._findings.find_stragglers(self._judged(world))
         self._remember(world, waits)
         return events
 
@@ -231,9 +230,8 @@ class RunWatch:
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
-        if self._rules.compares_calls:
-            cause = incident.given.mismatch if incident.given is not None else None
-            events += self._findings.compare(self._judged(world), cause)
+        cause = incident.given.mismatch if incident.given is not None else None
+        events += self._findings.compare(self._judged(world), cause)
         for finder in self._lasting:
             events += finder.report(self._judged(world))
         self._remember(world, waits)

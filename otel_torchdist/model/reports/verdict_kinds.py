@@ -131,7 +131,8 @@ def _traits(kind: VerdictKind) -> VerdictTraits:
             return VerdictTraits(
                 machine=MachineBlame.COUNTED,
                 next_step=(
-                    "find what keeps the kernel from running {ranks}: `ps -o stat,wchan` shows the state of a process"
+                    "find what keeps the kernel from running {ranks}: "
+                    "`ps -o pid,stat,wchan -p PID` shows the state of a process"
                 ),
                 names_the_missing=True,
                 names_others=True,

@@ -138,6 +138,15 @@ def test_root_behind_a_link(inside: Path) -> None:
         roots.checked(str(link / "job.log"))
 
 
+def test_name_that_json_cannot_have(inside: Path) -> None:
+    """A bundle whose name is not UTF-8 is left out, and does not hide the others."""
+    (inside / "torchdist-bundle-good.tar.gz").touch()
+    (inside / os.fsdecode(b"torchdist-bundle-\xe9.tar.gz")).touch()
+    config = Config.from_environment()
+    answer = tools_for(RunTargets(ReadableRoots([inside], config), config), may_ask=False)["list_runs"].call({})
+    assert answer["bundles"] == [str(inside / "torchdist-bundle-good.tar.gz")]
+
+
 def test_too_many_files(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in which not all files can be checked is refused."""
     monkeypatch.setattr(module, "MAX_ENTRIES", 2)

@@ -73,13 +73,15 @@ class KubernetesServer:
         node["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "Tests", "message": ""}]
         self.call("PUT", f"/api/v1/nodes/{name}/status", node)
 
-    def add_pod(self, name: str, node: str, hostname: str = "") -> None:
-        """Create a pod on a node."""
+    def add_pod(self, name: str, node: str, hostname: str = "", phase: str = "Pending") -> None:
+        """Create a pod on a node, in a phase of its life."""
         spec: dict[str, Any] = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
         if hostname:
             spec["hostname"] = hostname
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        self.call("POST", "/api/v1/namespaces/training/pods", pod)
+        created = self.call("POST", "/api/v1/namespaces/training/pods", pod)
+        created["status"]["phase"] = phase
+        self.call("PUT", f"/api/v1/namespaces/training/pods/{name}/status", created)
 
     def conditions(self, node: str) -> dict[str, dict[str, str]]:
         """The conditions of a node, by type."""

@@ -47,7 +47,7 @@ def test_a_storm(program: str, tmp_path: Path) -> None:
 
 
 def test_slots_of_a_day(tmp_path: Path) -> None:
-    """However many jobs ask at once, no more nodes are taken than allowed. A slot that is given back does not count."""
+    """However many jobs ask at once, no more nodes are taken than allowed. A slot counts, unless its node was not taken."""
 
     def take(number: int) -> advice.Slot | None:
         try:
@@ -59,7 +59,11 @@ def test_slots_of_a_day(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         taken = [slot for slot in pool.map(take, range(64)) if slot is not None]
     assert len(taken) == 2
-    taken[0].give_back()
+    with pytest.raises(advice.UnknownOutcomeError), taken[0]:
+        raise advice.UnknownOutcomeError("no answer")
+    assert take(0) is None
+    with pytest.raises(advice.ActionError), taken[0]:
+        raise advice.ActionError("refused")
     assert take(1) is not None and take(2) is None
 
 

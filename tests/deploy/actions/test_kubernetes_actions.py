@@ -76,6 +76,17 @@ def test_node_of_a_pod(server: KubernetesServer, home: Path, host: str, node: st
     assert server.conditions(node)[SUSPECTED]["status"] == "True"
 
 
+def test_pod_of_an_earlier_attempt(server: KubernetesServer, home: Path) -> None:
+    """A failed pod with the same host name, on another node, does not hide the pod that runs."""
+    shutil.rmtree(home / "taken", ignore_errors=True)
+    server.add_pod("train-2-aaaa", "n1", hostname="train-2", phase="Failed")
+    server.add_pod("train-2-bbbb", "n3", hostname="train-2")
+    assert act(server, home, verdict("train-2", job=JOB)) == (
+        0,
+        f"would set {FAULT} of node n3 (--act does it): {REASON}",
+    )
+
+
 def test_unknown_hosts(server: KubernetesServer, home: Path) -> None:
     """A host that is no node and no pod of the job is refused, and no path of the API is made of its name."""
     assert act(server, home, verdict("nowhere"), "--act") == (

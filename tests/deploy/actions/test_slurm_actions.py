@@ -118,6 +118,38 @@ def test_pending_job(slurm: SlurmCluster) -> None:
     assert slurm.fields("node", NODE)["State"] == "IDLE"  # excluded for this job, not drained
 
 
+def test_job_of_another_node(slurm: SlurmCluster) -> None:
+    """A verdict with the id of a job that runs elsewhere does not end that job, nor does one beyond the limit."""
+    shutil.rmtree(slurm.folder / "taken", ignore_errors=True)
+    job = submitted(slurm, "sleep 300", "--nodelist=n2")
+    until(lambda: slurm.fields("job", job)["JobState"] == "RUNNING", 60.0, slurm.logs)
+    document = verdict(HOST, action=NodeAction.EXCLUDE, job=JobDescription(slurm_job_id=job))
+    assert act(slurm, document, "--act", "--requeue") == (1, f"refused: job {job} does not run on {NODE}")
+    document = verdict("n2", job=JobDescription(slurm_job_id=job))
+    code, said = act(slurm, document, "--act", "--requeue", "--a-day", "0")
+    assert code == 1 and said.startswith("refused: 0 nodes have been taken today")
+    assert slurm.fields("job", job)["JobState"] == "RUNNING"
+    assert slurm.fields("node", "n2")["State"] in ("MIXED", "ALLOCATED")
+
+
+def test_task_of_an_array(slurm: SlurmCluster) -> None:
+    """One task of a job array starts again without the node; the others, and the array itself, go on."""
+    shutil.rmtree(slurm.folder / "taken", ignore_errors=True)
+    script = 'if [ -n "$SLURM_RESTART_COUNT" ]; then exit; fi; sleep 300'
+    array = submitted(slurm, script, "--array=1-2", "--requeue", f"--nodelist={NODE}")
+    tasks = [f"{array}_{number}" for number in (1, 2)]
+    for task in tasks:
+        until(lambda task=task: slurm.fields("job", task)["JobState"] == "RUNNING", 60.0, slurm.logs)
+    # The last task to start has the id of the array.
+    leader = next(task for task in tasks if slurm.fields("job", task)["JobId"] == array)
+    [other] = {*tasks} - {leader}
+    document = verdict(HOST, action=NodeAction.EXCLUDE, job=JobDescription(slurm_job_id=array))
+    assert act(slurm, document, "--act", "--requeue") == (0, f"requeued job {leader} without {NODE}: {REASON}")
+    assert slurm.fields("job", leader)["ExcNodeList"] == NODE
+    assert slurm.fields("job", other)["JobState"] == "RUNNING"
+    slurm.run("scancel", array, user="root")
+
+
 def started(slurm: SlurmCluster, user: str, action: NodeAction, *options: str) -> tuple[str, Path]:
     """Start a job that runs the adapter; returns its id, and the file with what the adapter says."""
     program = slurm.folder / "actions"

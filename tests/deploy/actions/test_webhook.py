@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
+import shutil
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
@@ -172,9 +175,17 @@ def test_addresses(secret: Path, url: str) -> None:
     )  # fmt: skip
 
 
+class Running(NamedTuple):
+    """Our receiver: a function that posts to it, the file to which its command appends what it gets, and its port."""
+
+    send: Send
+    seen: Path
+    port: int
+
+
 @pytest.fixture
-def receiver(certificate: Certificate, secret: Path, tmp_path: Path) -> Iterator[tuple[Send, Path]]:
-    """Our receiver: a function that posts to it, and the file to which its command appends what it gets."""
+def receiver(certificate: Certificate, secret: Path, tmp_path: Path) -> Iterator[Running]:
+    """Our receiver, in a process of its own."""
     port, seen = free_port(), tmp_path / "seen"
     program = f"import sys; open({str(seen)!r}, 'a').write(sys.stdin.read() + chr(10))"
     options = ("--certificate", certificate.file, "--key", certificate.key, "--secret-file", secret)
@@ -189,14 +200,14 @@ def receiver(certificate: Certificate, secret: Path, tmp_path: Path) -> Iterator
         files = ("--secret-file", str(key), "--ca-file", str(certificate.file))
         return adapt("webhook.py", document, "--act", *files, f"https://127.0.0.1:{port}/", *more)
 
-    yield send, seen
+    yield Running(send, seen, port)
     process.terminate()
     process.communicate(timeout=30)
 
 
-def test_receiver(receiver: tuple[Send, Path], secret: Path, tmp_path: Path) -> None:
+def test_receiver(receiver: Running, secret: Path, tmp_path: Path) -> None:
     """Our receiver carries each verdict out once, however often it comes, and none with another secret."""
-    send, seen = receiver
+    send, seen, _ = receiver
     assert send(secret)[0] == send(secret)[0] == 0
     assert send(secret, document=verdict("n1", trace_id="6" * 32))[0] == 0
     (tmp_path / "wrong").write_text("w" * 32)
@@ -205,3 +216,25 @@ def test_receiver(receiver: tuple[Send, Path], secret: Path, tmp_path: Path) -> 
     until(lambda: seen.exists() and seen.read_text().count("\n") >= 2)
     got = [json.loads(line)["trace_id"] for line in seen.read_text().splitlines()]
     assert got == ["5" * 32, "6" * 32]
+
+
+@pytest.mark.parametrize(
+    ("length", "timestamp", "code"), [("", "", 503), ("²", "", 413), ("9" * 5000, "", 413), ("", "9" * 400, 401)]
+)
+def test_receiver_that_refuses(
+    receiver: Running, certificate: Certificate, secret: Path, tmp_path: Path, length: str, timestamp: str, code: int
+) -> None:
+    """A verdict that cannot be noted is not carried out, for its repetitions would be; headers may have any value."""
+    shutil.rmtree(tmp_path / "state")
+    body, now = verdict("n1").encode(), timestamp or str(int(time.time()))
+    signature = signatures.sign(signatures.read_secret(secret), "msg_1", int(now), body)
+    context = ssl.create_default_context(cafile=str(certificate.file))
+    with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", receiver.port, context=context)) as connection:
+        connection.putrequest("POST", "/")
+        connection.putheader("content-length", (length or str(len(body))).encode())
+        connection.putheader("webhook-id", "msg_1")
+        connection.putheader("webhook-timestamp", now)
+        connection.putheader("webhook-signature", signature)
+        connection.endheaders(body if not length else None)
+        assert connection.getresponse().status == code
+    assert not receiver.seen.exists()

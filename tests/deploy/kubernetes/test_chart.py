@@ -26,6 +26,7 @@ EFFECTS: dict[str, tuple[str, str, str]] = {
     "otlp.endpoint": ("", "otlp.endpoint=https://o:1", "https://o:1"),
     "otlp.headersSecret": ("", "otlp.headersSecret=token", 'secretKeyRef{key: "headers", name: "token"}'),
     "otlp.certificateConfigMap": ("", "otlp.certificateConfigMap=ca", 'mountPath: "/etc/otlp"'),
+    "listen": ("", "listen=::", 'name: "OTEL_EXPORTER_PROMETHEUS_HOST", value: "::"'),
     "bundlesClaim": ("", "bundlesClaim=evidence", 'persistentVolumeClaim{claimName: "evidence"}'),
     "settings": ("", "settings.OTEL_METRICS_EXPORTER=otlp", 'name: "OTEL_METRICS_EXPORTER", value: "otlp"'),
     "sidecar.enabled": (JOB, "sidecar.enabled=false", "!MutatingAdmissionPolicy"),
@@ -141,6 +142,42 @@ def test_bad_value_is_refused(change: str, named: str) -> None:
     done = helm("template", "torchdist", CHART, "--kube-version", "1.37", "--set", change)
     assert done.returncode != 0
     assert named in done.stderr.replace("'", "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp.endpoint"), ("OTEL_PYTHON_TORCHDIST_BUNDLES", "bundlesClaim")],
+)
+def test_setting_that_a_value_sets(setting: str, value: str) -> None:
+    """A variable that the chart sets itself is refused in `settings`, with the value to use instead."""
+    done = helm("template", "torchdist", CHART, "--kube-version", "1.37", "--set", f"settings.{setting}=x")
+    assert done.returncode != 0
+    assert f"settings.{setting}: set the value {value} instead" in done.stderr
+
+
+def test_resource_attributes_and_service_name() -> None:
+    """A user's attributes come after the chart's, and a user's service name replaces the pod's label."""
+    text = rendered("--set", f"{AGENT_ON_NODES},settings.OTEL_RESOURCE_ATTRIBUTES=team=a,settings.OTEL_SERVICE_NAME=s")
+    assert "k8s.node.name=$(NODE_NAME),team=a" in text
+    assert text.count("OTEL_RESOURCE_ATTRIBUTES") == text.count("OTEL_SERVICE_NAME") == 2
+
+
+def test_long_name_of_a_release() -> None:
+    """Names of services and of pods fit into 63 characters."""
+    done = helm("template", 53 * "r", CHART, "--kube-version", "1.37", "--set", f"{JOB},{AGENT_ON_NODES}")
+    assert done.returncode == 0
+    names = re.findall(r"^  name: (\S+)$", done.stdout, re.MULTILINE)
+    assert max(map(len, names)) <= 63
+    assert max(len(name) for name in names if name.endswith("-training")) <= 63 - len("-1023")  # the index of a pod
+
+
+def test_maps_without_entries() -> None:
+    """Labels and limits may be empty."""
+    text = rendered(
+        "--set",
+        f"dashboards.enabled=true,dashboards.labels.grafana_dashboard=null,{JOB},job.gpus=1,job.resources.limits.memory=null",
+    )
+    assert all(isinstance(each, dict) for each in yaml.safe_load_all(text) if each is not None)
 
 
 def test_old_kubernetes_is_told() -> None:

@@ -1,5 +1,7 @@
 {{- define "otel-torchdist.fullname" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end }}
+{{- /* Names of services and pods have at most 63 characters; the longest ending is `-training-1023`. */ -}}
+{{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) }}
+{{- $name | trunc 48 | trimSuffix "-" }}
 {{- end }}
 
 {{- /* Labels of a resource; the argument has the chart's context as `root` and the resource's `name`. */ -}}
@@ -42,10 +44,15 @@ livenessProbe:
 
 {{- /* `$(NAME)` is replaced only if the variable is defined before it. */ -}}
 {{- define "otel-torchdist.environment" -}}
-- name: POD_IP
-  valueFrom:
-    fieldRef:
-      fieldPath: status.podIP
+{{- $values := dict
+  "OTEL_EXPORTER_PROMETHEUS_HOST" "listen"
+  "OTEL_EXPORTER_OTLP_ENDPOINT" "otlp.endpoint"
+  "OTEL_EXPORTER_OTLP_HEADERS" "otlp.headersSecret"
+  "OTEL_EXPORTER_OTLP_CERTIFICATE" "otlp.certificateConfigMap"
+  "OTEL_PYTHON_TORCHDIST_BUNDLES" "bundlesClaim" }}
+{{- range $name, $value := $values }}
+{{- if hasKey $.Values.settings $name }}{{ fail (printf "settings.%s: set the value %s instead" $name $value) }}{{ end }}
+{{- end }}
 - name: POD_NAME
   valueFrom:
     fieldRef:
@@ -59,7 +66,7 @@ livenessProbe:
     fieldRef:
       fieldPath: spec.nodeName
 - name: OTEL_EXPORTER_PROMETHEUS_HOST
-  value: $(POD_IP)
+  value: {{ .Values.listen | quote }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ .Values.otlp.endpoint | quote }}
 {{- with .Values.otlp.headersSecret }}
@@ -77,7 +84,7 @@ livenessProbe:
 - name: OTEL_PYTHON_TORCHDIST_BUNDLES
   value: /bundles
 {{- end }}
-{{- range $name, $value := .Values.settings }}
+{{- range $name, $value := omit .Values.settings "OTEL_RESOURCE_ATTRIBUTES" }}
 - name: {{ $name }}
   value: {{ $value | quote }}
 {{- end }}
@@ -120,13 +127,16 @@ restartPolicy: Always
 {{ include "otel-torchdist.agent" .root }}
 env:
   {{- include "otel-torchdist.environment" .root | nindent 2 }}
+  {{- if not (hasKey .root.Values.settings "OTEL_SERVICE_NAME") }}
   # The label of the pod; without one, the agent names the service itself.
   - name: OTEL_SERVICE_NAME
     valueFrom:
       fieldRef:
         fieldPath: metadata.labels['app.kubernetes.io/name']
+  {{- end }}
   - name: OTEL_RESOURCE_ATTRIBUTES
     value: k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),k8s.node.name=$(NODE_NAME)
+      {{- with .root.Values.settings.OTEL_RESOURCE_ATTRIBUTES }},{{ . }}{{ end }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true

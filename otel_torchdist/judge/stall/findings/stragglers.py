@@ -2,9 +2,9 @@
 
 A rank's lateness counts from the arrival of the second-last rank: it is the time that all ranks would gain if the late
 rank were as fast as the second-last. Uneven data makes different ranks late at different times. So a rank is suspected
-only if its lateness is not chance, and if the loss remains significant without its few latest calls. Only ranks of one
-node, which share a clock, are compared. Stages of a pipeline arrive at their joint calls in a fixed order, so they are
-counted, but never reported.
+only if its lateness is not chance, and if the loss remains significant without its few longest delays. Only ranks of
+one node, which share a clock, are compared. Stages of a pipeline arrive at their joint calls in a fixed order, so they
+are counted, but never reported.
 """
 
 from __future__ import annotations

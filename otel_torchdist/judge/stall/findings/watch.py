@@ -52,13 +52,19 @@ class LastingFinder(Protocol):
 
 
 class FindingWatch:
-    """Runs all finders on one run, and decides when its last comparisons are made."""
+    """Runs all finders on one run, and decides when its last comparisons are made.
 
-    def __init__(self) -> None:
+    Args:
+        compares_calls: Whether ranks' calls and arrivals are compared. Values and checkpoints are always checked.
+    """
+
+    def __init__(self, compares_calls: bool = True) -> None:
+        self._compares_calls = compares_calls
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
         self._shared_groups = SharedGroupFinder()
-        self._finders: tuple[Finder, ...] = (ValueFinder(), FailedSaves(), self._shared_groups)
+        always: tuple[Finder, ...] = (ValueFinder(), FailedSaves())
+        self._finders = (*always, self._shared_groups) if compares_calls else always
         self._reported = 0
         self._over_ns: int | None = None
         self._all_over_ns: int | None = None
@@ -94,7 +100,8 @@ class FindingWatch:
             return self.find_stragglers(judged)
         if cause is not None:
             self._silent.mark_reported(cause)
-        findings = [silent_mismatch.finding_of(mismatch, judged) for mismatch in self._silent.find(world)]
+        silent = self._silent.find(world) if self._compares_calls else []
+        findings = [silent_mismatch.finding_of(mismatch, judged) for mismatch in silent]
         findings += self._run_finders(judged)
         self._all_over_ns = _over_since(world, self._all_over_ns)
         if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
@@ -112,7 +119,7 @@ class FindingWatch:
         if cause is not None:
             self._silent.mark_reported(cause)
         world = judged.world
-        concluded = self._silent.conclude(world, is_last)
+        concluded = self._silent.conclude(world, is_last) if self._compares_calls else []
         findings = self._run_finders(judged, is_last=True)
         return findings + [
             silent_mismatch.finding_of(mismatch, judged)
@@ -143,6 +150,8 @@ class FindingWatch:
 
     def find_stragglers(self, judged: JudgedWorld) -> list[Finding | FindingOver | ArrivalsCompared]:
         """Check for stragglers only, while another agent compares the calls."""
+        if not self._compares_calls:
+            return []
         late = self._stragglers.find(judged.world)[: MAX_STRAGGLERS - self._reported]
         self._reported += len(late)
         reports: list[Finding | FindingOver | ArrivalsCompared] = [straggler.finding(judged) for straggler in late]

@@ -110,6 +110,8 @@ MAX_FILE_BYTES: Final = 4096
 MAX_ERROR: Final = 200
 """Maximum characters of an exception."""
 _MAX_INT: Final = 1 << 63
+_NOT_STORED: Final = ("asked", "asked_ns")
+"""Fields of `Death` that come from the tape."""
 _OOM_VALUES: Final = ("", BY_CGROUP, BY_NODE)
 
 
@@ -129,7 +131,8 @@ def write_death(tape: Path, death: Death, owner: int | None = None) -> None:
     Raises:
         OSError: No space is left, or the directory is gone.
     """
-    content = json.dumps({"nonce": tape.stem, **asdict(death)}).encode()
+    stored = {name: value for name, value in asdict(death).items() if name not in _NOT_STORED}
+    content = json.dumps({"nonce": tape.stem, **stored}).encode()
     replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content, owner=owner)
 
 
@@ -153,7 +156,8 @@ def _death_from(document: Any, nonce: str) -> Death | None:
     values = cast("dict[str, Any]", document)
     if values.get("nonce") != nonce:
         return None
-    checked = {field.name: values[field.name] for field in fields(Death) if field.name in values}
+    names = [field.name for field in fields(Death) if field.name not in _NOT_STORED]
+    checked = {name: values[name] for name in names if name in values}
     numbers = [
         checked.get("at_ns"),
         *(checked.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,15 @@ def test_values_of_others(tape: Path, change: dict[str, Any]) -> None:
     found = json.loads(death_path(tape).read_text())
     death_path(tape).write_text(json.dumps(found | change))
     assert read_death(tape) is None
+
+
+def test_signal_is_taken_from_the_tape_only(tape: Path) -> None:
+    """The signal that had asked a rank to end is not in the file, and one that another user has written is ignored."""
+    write_death(tape, replace(DEATH, asked=15, asked_ns=1))
+    found = json.loads(death_path(tape).read_text())
+    assert found.keys().isdisjoint({"asked", "asked_ns"})
+    death_path(tape).write_text(json.dumps(found | {"asked": "\x1b[31m", "asked_ns": "x"}))
+    assert read_death(tape) == DEATH
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"null", b"[" * 4000, b"{}", b" " * 5000 + b"{}"])
