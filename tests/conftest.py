@@ -49,6 +49,8 @@ ALONE: Final = ("tests/jobs/faults/test_spinning", "tests/servers/test_up")
 """What promises a time that its own processes nearly fill: it runs when no other test does."""
 TIMEOUT: Final = pytest.StashKey[Any]()
 """Where a test keeps how its timer is set."""
+HAS_CRASHED: Final = pytest.StashKey[bool]()
+"""Whether a process that runs tests has crashed."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"
 """Environment variable: the folder of the interpreter that all processes share that run tests."""
 
@@ -133,6 +135,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (item.get_closest_marker("servers") is None, item.get_closest_marker("process") is None)
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """In CI, forget the failures of a run that may be incomplete: `.ci/run` then finds none to repeat, and fails."""
+    cache, is_incomplete = getattr(session.config, "cache", None), exitstatus > pytest.ExitCode.TESTS_FAILED
+    if "CI" in os.environ and cache is not None and (is_incomplete or session.config.stash.get(HAS_CRASHED, False)):
+        cache.set("cache/lastfailed", {})
+
+
+def pytest_handlecrashitem(sched: LoadScopeScheduling) -> None:
+    """Note that a process that runs tests has crashed: after some of these, xdist leaves out the rest of the tests."""
+    sched.config.stash[HAS_CRASHED] = True
 
 
 @pytest.fixture

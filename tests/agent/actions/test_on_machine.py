@@ -117,8 +117,9 @@ def test_second_incident(train: Callable[..., Training], tmp_path: Path) -> None
     for nth in (1, 2):
         training = train(folder=tmp_path, environ=environ)
         training.joined_at()
+        until(lambda training=training: 'rank="1"' in training.scrape())  # no agent acts on ranks that it has not seen
         kill_rank(training, 0)
-        until(lambda nth=nth: len(list(incidents.glob("*.json"))) == nth, 60.0, training.log)
+        until(lambda nth=nth: len(list(incidents.glob("*.json"))) == nth, 60.0, lambda training=training: training.log)
         training.torchrun.wait(60)
     [document] = until(lambda: received(tmp_path))
     assert (document["machine"]["action"], document["machine"]["incidents"]) == ("exclude", 2)

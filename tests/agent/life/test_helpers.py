@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.cli.mcp.roots import ReadableRoots
+from otel_torchdist.cli.mcp.targets import RunTargets
+from otel_torchdist.config import Config
 from otel_torchdist.model.rank_state.lives import RankLife
 from otel_torchdist.node.job.directory import tapes_in
 from otel_torchdist.node.processes.endings import REAPED_S, TOGETHER_S, SilentEnds
@@ -71,6 +74,9 @@ def test_healthy_job(begin: Callable[..., Ranks], base: Path, caplog: pytest.Log
         (HELPERS, MAIN, "finished"),
     ]
     assert "helper processes of ranks 0-1, run cafe0000: ranks 0-1 have finished" in ask(base).out
+    config = Config.from_environment()
+    with RunTargets(ReadableRoots([base], config), config).opened("", None) as target:
+        assert target.run == MAIN  # what an assistant is told of "the newest run"
 
 
 def test_helper_that_hangs(

@@ -47,7 +47,7 @@ def test_a_storm(program: str, tmp_path: Path) -> None:
 
 
 def test_slots_of_a_day(tmp_path: Path) -> None:
-    """However many jobs ask at once, no more nodes are taken than allowed. A slot counts, unless its node was not taken."""
+    """However many jobs ask at once, no more nodes are taken than allowed. Only refused nodes do not count."""
 
     def take(number: int) -> advice.Slot | None:
         try:

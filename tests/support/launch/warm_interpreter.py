@@ -21,6 +21,7 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -118,7 +119,10 @@ class Job:
         number = self.last_words.pop()
         self.deadline += GRACE_S
         for child in self.running.values():
-            self.left.update(descendants(child))
+            started = descendants(child)
+            if number == signal.SIGABRT:
+                show_stacks(started, f"/proc/{child}/fd/2")
+            self.left.update(started)
             os.kill(child, number)
 
 
@@ -276,6 +280,14 @@ def move_to(namespace: str) -> None:
         if ctypes.CDLL(None, use_errno=True).setns(file, 0):
             raise OSError(ctypes.get_errno(), namespace)
         os.close(file)
+
+
+def show_stacks(pids: list[int], file: str) -> None:
+    """Append the stacks of processes to a file, if py-spy is installed."""
+    spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired), open(file, "a") as errors:
+        for pid in pids:
+            subprocess.run([spy, "dump", "--pid", str(pid)], stdout=errors, stderr=errors, timeout=20)
 
 
 def descendants(pid: int) -> list[int]:
