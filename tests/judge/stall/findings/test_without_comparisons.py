@@ -23,8 +23,8 @@ def test_only_comparisons_are_left_out(compares_calls: bool) -> None:
     watching.detector = Detector(dataclasses.replace(RULES, compares_calls=compares_calls), START_NS)
     for second in range(40):
         for rank in world.ranks:
-            is_odd = second == 5 and rank.rank == 2
-            number = rank.enter(EVERYBODY, float(second), **({"reduce_op": "max"} if is_odd else {}))
+            reduce_op = "max" if second == 5 and rank.rank == 2 else "sum"
+            number = rank.enter(EVERYBODY, float(second), reduce_op=reduce_op)
             rank.end(number, second + 0.001)
         watching.until(second + 1.0)
     found = {event.kind for _, event in watching.events if isinstance(event, Finding)}
