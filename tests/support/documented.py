@@ -40,7 +40,7 @@ _FOREIGN_OPTIONS: Final = _words(
     --tag --repository --checks-only --keep --torch-python --python --notes --nodelist --overlap --requeue
     --filename --tag-output --cpu --multi_gpu --num_processes --mpirun_hostfile --nnodes --rdzv-endpoint
     --container --create-namespace --install --output --set --show-only --target --runtime-env-json --hang
-    --get --data-urlencode --web.enable-otlp-receiver --nodes --ntasks-per-node --gpus-per-node
+    --get --data-urlencode --web.enable-otlp-receiver --nodes --ntasks-per-node --gpus-per-node --late-rank
     """
 )
 # Of PyTorch, its backends and torchcomms; others that are read where jobs run; of the files in deploy, and what

@@ -16,12 +16,12 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.tape.identity import TapeIdentity, identify, process_start_ticks
 from tests.support.tapes.made_records import made_operation
 
+# The child says itself that it has started: for a moment after `exec`, the kernel shows no environment.
 STARTS = """
 import subprocess, sys
-with subprocess.Popen(["sleep", "60"], env=dict(pair.split("=") for pair in sys.argv[1:])) as child:
-    print("started", flush=True)
+environ = dict(pair.split("=") for pair in sys.argv[1:])
+with subprocess.Popen(["sh", "-c", "echo started; read line"], stdin=subprocess.PIPE, env=environ) as child:
     sys.stdin.read()
-    child.kill()
 """
 
 
