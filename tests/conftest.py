@@ -49,6 +49,8 @@ ALONE: Final = ("tests/jobs/faults/test_spinning", "tests/servers/test_up")
 """What promises a time that its own processes nearly fill: it runs when no other test does."""
 TIMEOUT: Final = pytest.StashKey[Any]()
 """Where a test keeps how its timer is set."""
+TEST_REPEATED: Final = "TEST_REPEATED"
+"""Environment variable: the tests that fail are repeated."""
 HAS_CRASHED: Final = pytest.StashKey[bool]()
 """Whether a process that runs tests has crashed."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"
@@ -139,9 +141,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """In CI, forget the failures of a run that may be incomplete: `.ci/run` then finds none to repeat, and fails."""
-    cache, is_incomplete = getattr(session.config, "cache", None), exitstatus > pytest.ExitCode.TESTS_FAILED
-    if "CI" in os.environ and cache is not None and (is_incomplete or session.config.stash.get(HAS_CRASHED, False)):
+    """Forget the failures of a run that may be incomplete, for `.ci/run`: it finds none to repeat, and fails."""
+    is_incomplete = exitstatus > pytest.ExitCode.TESTS_FAILED or session.config.stash.get(HAS_CRASHED, False)
+    cache = getattr(session.config, "cache", None)
+    if TEST_REPEATED in os.environ and cache is not None and is_incomplete:
         cache.set("cache/lastfailed", {})
 
 
