@@ -56,7 +56,7 @@ def test_from_question_to_archive(warm_python: WarmPython, base: Path, tmp_path:
             assert rank["source"] == "earlier"
             assert any(f"evaluates_alone.py:{SLEEPING}" in thread["frames"][0] for thread in rank["threads"])
             job.close()
-            until(lambda: run["id"] in {each["id"] for each in _archived(client)})
+            until(lambda: (run["id"], [0, 1, 2]) in [(each["id"], each["ranks"]) for each in _archived(client)])
             answer = client.call("analyze", run=run["id"][:8], path=str(archive), section="calls", by="operation")
             rows = {row["operation"]: row for row in answer["analysis"]["calls"]["rows"]}
             assert rows["all_reduce"]["calls_by_rank"] == {"0": 21, "1": 20, "2": 21}
