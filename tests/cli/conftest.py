@@ -93,6 +93,14 @@ def gloo(
 
 
 @pytest.fixture(scope="module")
+def hung(gloo: Callable[..., GlooJobs]) -> GlooJobs:
+    """Four ranks, one of which is late for good."""
+    jobs = gloo("is late")
+    jobs.await_verdict()
+    return jobs
+
+
+@pytest.fixture(scope="module")
 def gloo_by_kernel(
     kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., GlooJobs]]:

@@ -118,6 +118,11 @@ class GlooJobs:
         """Whether all ranks have left their process ids."""
         return sum(path.read_text().endswith("\n") for path in self._there.iterdir()) == len(self.pids)
 
+    def await_verdict(self) -> None:
+        """Wait until all ranks are there, and a diagnosis has a verdict."""
+        until(self.all_are_there)
+        until(lambda: ask(self.base, "--json").document["verdict"] is not None)
+
     def have_reached_the_fault(self) -> bool:
         """Whether all ranks of the worker with faults are at its step."""
         return all((self.folder / f"reached {rank}").exists() for rank in range(len(self.pids)))

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from otel_torchdist.node.job.bundled import FORMAT, BundleManifest
 from otel_torchdist.sources.bundles.content import BundleContent
 from otel_torchdist.sources.bundles.folder import BundleFolder
 from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs, await_signs_of_life
-from tests.support.commands.asking import Answer, ask
+from tests.support.commands.asking import ask
 from tests.support.tapes.directories import memory_directory
-from tests.support.waiting import until
 
 
 def bundle_of(jobs: GlooJobs, folder: Path, reason: str = "end") -> Path:
@@ -32,20 +31,6 @@ def elsewhere() -> Iterator[Path]:
     """The base directory of a machine without jobs."""
     with memory_directory() as path:
         yield path
-
-
-@pytest.fixture(scope="module")
-def hung(gloo: Callable[..., GlooJobs]) -> GlooJobs:
-    """Four ranks. One is late for good; the tests kill the job in the end."""
-    jobs = gloo("is late")
-    until(jobs.all_are_there)
-    until(lambda: has_verdict(ask(jobs.base, "--json")))
-    return jobs
-
-
-def has_verdict(answer: Answer) -> bool:
-    """Whether a diagnosis has a verdict."""
-    return answer.document["verdict"] is not None
 
 
 def comparable(document: Any) -> Any:

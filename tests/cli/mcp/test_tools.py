@@ -11,21 +11,11 @@ import pytest
 
 from otel_torchdist.cli.mcp.bounds import MAX_CHARACTERS
 from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
-from tests.cli.test_bundles import bundle_of, comparable, has_verdict
+from tests.cli.test_bundles import bundle_of, comparable
 from tests.sources.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import analyze, ask
 from tests.support.commands.assistant import Assistant, assistant
 from tests.support.tapes.directories import memory_directory
-from tests.support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def hung(gloo: Callable[..., GlooJobs]) -> GlooJobs:
-    """Four ranks, one of which is late for good."""
-    jobs = gloo("is late")
-    until(jobs.all_are_there)
-    until(lambda: has_verdict(ask(jobs.base, "--json")))
-    return jobs
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +105,7 @@ def test_stacks_are_not_asked_for(hung: GlooJobs, client: Assistant) -> None:
 def asked(gloo: Callable[..., GlooJobs]) -> GlooJobs:
     """Another hung job, whose ranks may be asked."""
     jobs = gloo("is late")
-    until(jobs.all_are_there)
-    until(lambda: has_verdict(ask(jobs.base, "--json")))
+    jobs.await_verdict()
     return jobs
 
 
